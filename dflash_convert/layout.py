@@ -1,0 +1,127 @@
+"""What a GGUF file to be written is, before a byte of it is: the value that planning hands to writing.
+
+The converter and the quantizer both end in a `Plan`, and `writer.write` turns any `Plan` into a file. Names, types,
+shapes, order and sizes are settled here; so is the exact size of the file.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from gguf.constants import GGMLQuantizationType, GGUFValueType
+
+from dflash_convert.gguf_file import DEFAULT_ALIGNMENT, KV, MAGIC, SCALARS, LazyArray, row_bytes
+
+VERSION = 3
+
+
+@dataclass(frozen=True)
+class PlannedTensor:
+    """One tensor of the output.
+
+    shape: as numpy sees it, slowest axis first (the reverse of ggml's ne). source: the tensors it is made from, for
+    people. transform: the named function that makes it from them, "" for none.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    type: GGMLQuantizationType
+    source: str
+    transform: str = ""
+
+    @property
+    def row_length(self) -> int:
+        """Weights in a row (ggml's ne[0])."""
+        return self.shape[-1]
+
+    @property
+    def n_rows(self) -> int:
+        return int(np.prod(self.shape[:-1], dtype=np.int64))
+
+    @property
+    def n_weights(self) -> int:
+        return self.n_rows * self.row_length
+
+    @property
+    def nbytes(self) -> int:
+        return self.n_rows * row_bytes(self.type, self.row_length)
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something the user should know that does not stop the work. level: "info" or "warning"."""
+
+    level: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Keys, tensors (in file order) and notes of an output file."""
+
+    kv: tuple[KV, ...]
+    tensors: tuple[PlannedTensor, ...]
+    notes: tuple[Note, ...] = field(default=())
+    alignment: int = DEFAULT_ALIGNMENT
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """Offset of each tensor from the start of the data section, in bytes."""
+        ends = np.cumsum([pad(t.nbytes, self.alignment) for t in self.tensors], dtype=np.int64)
+        return (0, *ends[:-1].tolist()) if self.tensors else ()
+
+    @cached_property
+    def header(self) -> bytes:
+        """Everything before the tensor data, padded to the alignment."""
+        parts = [MAGIC, struct.pack("<IQQ", VERSION, len(self.tensors), len(self.kv))]
+        parts += [encode_kv(kv) for kv in self.kv]
+        parts += [_encode_info(t, offset) for t, offset in zip(self.tensors, self.offsets, strict=True)]
+        joined = b"".join(parts)
+        return joined + bytes(pad(len(joined), self.alignment) - len(joined))
+
+    @property
+    def file_size(self) -> int:
+        """Exact size of the output file in bytes."""
+        return len(self.header) + sum(pad(t.nbytes, self.alignment) for t in self.tensors)
+
+
+def pad(n: int, alignment: int) -> int:
+    """`n` rounded up to a multiple of `alignment`."""
+    return -(-n // alignment) * alignment
+
+
+def encode_kv(kv: KV) -> bytes:
+    """One key as it lies in the file. An array not yet decoded is copied as it is."""
+    head = _encode_string(kv.key) + struct.pack("<I", kv.type)
+    if kv.type != GGUFValueType.ARRAY:
+        return head + _encode_value(kv.type, kv.value)
+    assert kv.item_type is not None
+    head += struct.pack("<IQ", kv.item_type, len(kv.value))
+    if isinstance(kv.value, LazyArray):
+        return head + bytes(kv.value.raw)
+    return head + _encode_items(kv.item_type, kv.value)
+
+
+def _encode_items(item_type: GGUFValueType, items: Sequence[Any]) -> bytes:
+    if item_type != GGUFValueType.STRING:
+        return struct.pack(f"<{len(items)}{SCALARS[item_type]}", *items)
+    return b"".join([_encode_string(s) for s in items])
+
+
+def _encode_value(vtype: GGUFValueType, value: Any) -> bytes:
+    return _encode_string(value) if vtype == GGUFValueType.STRING else struct.pack("<" + SCALARS[vtype], value)
+
+
+def _encode_string(text: str) -> bytes:
+    data = text.encode("utf-8", errors="surrogateescape")
+    return struct.pack("<Q", len(data)) + data
+
+
+def _encode_info(tensor: PlannedTensor, offset: int) -> bytes:
+    ne = tensor.shape[::-1]
+    return _encode_string(tensor.name) + struct.pack(f"<I{len(ne)}QIQ", len(ne), *ne, tensor.type, offset)
