@@ -1,0 +1,27 @@
+"""DFlash as z-lab publishes it: flat (block_size at the top level) and nested (everything in dflash_config).
+
+Source: checkpoints of the z-lab organisation; eleven tensors a layer, `fc`, two norms, and no tables of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from dflash_convert.families.family import Family
+from dflash_convert.schema import DRAFT_KEYS, DRAFT_TENSORS, OWN_TABLES
+
+
+def is_mine(config: Mapping[str, Any], names: Collection[str]) -> bool:
+    """A projection of target features and the norm behind it: what every DFlash draft has and no other model."""
+    return "fc.weight" in names and "hidden_norm.weight" in names
+
+
+FAMILY = Family(
+    name="DFlash",
+    arch="dflash",
+    prefix="dflash",
+    is_mine=is_mine,
+    keys=DRAFT_KEYS,
+    tensors=(*DRAFT_TENSORS, *OWN_TABLES),
+)

@@ -1,0 +1,22 @@
+"""What a draft family is: the rows that turn its checkpoints into a GGUF."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dflash_convert.schema import IGNORED, IgnoredRow, KeyRow, TensorRow
+
+
+@dataclass(frozen=True)
+class Family:
+    """A kind of draft. prefix: what llama.cpp looks for in the file name beside the target (`dflash-…`)."""
+
+    name: str
+    arch: str
+    prefix: str
+    is_mine: Callable[[Mapping[str, Any], Collection[str]], bool]
+    keys: tuple[KeyRow, ...]
+    tensors: tuple[TensorRow, ...]
+    ignored: tuple[IgnoredRow, ...] = IGNORED

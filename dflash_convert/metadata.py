@@ -1,0 +1,66 @@
+"""A checkpoint's folder, model card and origin → the `general.*` keys.
+
+Name, licence, authors, base models and sampling defaults are gathered by the gguf package, by llama.cpp's own rules.
+Where the origin is known it is written too: `general.source.repo_url`, `.url` (at the commit) and `.commit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from gguf import GGUFWriter
+from gguf.constants import GGUFValueType as V
+from gguf.metadata import Metadata
+from gguf.utility import size_label
+
+from dflash_convert.gguf_file import KV
+
+# generation_config.json → general.sampling.*
+SAMPLING: Mapping[str, tuple[str, V]] = MappingProxyType({
+    "top_k": ("top_k", V.INT32), "top_p": ("top_p", V.FLOAT32), "min_p": ("min_p", V.FLOAT32),
+    "temperature": ("temp", V.FLOAT32), "repetition_penalty": ("penalty_repeat", V.FLOAT32),
+})  # fmt: skip
+
+
+def general_rows(root: Path, arch: str, n_weights: int, repo: str | None, commit: str | None) -> tuple[KV, ...]:
+    """The `general.*` keys of a model, in llama.cpp's order. n_weights: number of weights, for the size label."""
+    card, generation = Metadata.load_model_card(root), Metadata.load_generation_config(root) or {}
+    name = Path((repo or str(root.resolve())).rstrip("/")).name
+    meta = Metadata.apply_metadata_heuristic(Metadata(), card, Metadata.load_hf_parameters(root), Path(name), n_weights)
+    meta.name = meta.name or name
+    meta.size_label = meta.size_label or size_label(n_weights, n_weights, 0, 0)
+    gathered = GGUFWriter(path=None, arch=arch)
+    meta.set_gguf_meta_model(gathered)
+    head = [
+        KV("general.architecture", V.STRING, arch, source="the family"),
+        KV("general.type", V.STRING, "model", source="constant"),
+        *_sampling_rows(generation),
+    ]
+    rest = [
+        KV(key, v.type, v.value, v.sub_type, "model card, folder name")
+        for key, v in gathered.kv_data[0].items()
+        if key != "general.architecture"
+    ]
+    return (*head, *rest, *source_rows(repo, commit))
+
+
+def source_rows(repo: str | None, commit: str | None) -> tuple[KV, ...]:
+    """Where the checkpoint came from, as far as it is known."""
+    if repo is None:
+        return ()
+    url = f"https://huggingface.co/{repo}"
+    rows = [KV("general.source.repo_url", V.STRING, url, source="Hub")]
+    if commit:
+        rows.append(KV("general.source.url", V.STRING, f"{url}/tree/{commit}", source="Hub"))
+        rows.append(KV("general.source.commit", V.STRING, commit, source="Hub"))
+    return tuple(rows)
+
+
+def _sampling_rows(generation: Mapping[str, object]) -> list[KV]:
+    return [
+        KV(f"general.sampling.{key}", vtype, generation[name], source="generation_config.json")
+        for name, (key, vtype) in SAMPLING.items()
+        if generation.get(name) is not None
+    ]

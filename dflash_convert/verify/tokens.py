@@ -1,0 +1,198 @@
+"""The tokenizer a draft must carry: the target's, derived again from tokenizer.json or read from the target's GGUF.
+
+In: a target. Out: the expected `tokenizer.ggml.*` values by key. Byte-level BPE only, which is what every published
+DFlash target of the Qwen and Llama lines uses; for another kind `expected_tokenizer` gives None and the level says so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from dflash_convert.errors import VocabError
+from dflash_convert.gguf_file import GGUFFile
+from dflash_convert.verify.targets import Target
+
+PREFIX = "tokenizer."
+MASK = "tokenizer.ggml.mask_token_id"
+NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5  # llama.cpp's token types
+
+_CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_TAIL = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+# pre-tokenizer name of llama.cpp → the split pattern of tokenizer.json that it stands for
+PATTERNS: Mapping[str, str] = {
+    "qwen2": rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_TAIL}",
+    "qwen35": rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_TAIL}",
+    "llama-bpe": rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_TAIL}",
+}
+SPECIAL = {"bos": "bos", "eos": "eos", "unk": "unknown", "sep": "seperator", "pad": "padding", "cls": "cls", "mask": "mask"}
+MARKED_SPECIAL = ("<pad>", "<mask>", "<2mass>", "[@BOS@]")  # control tokens that some files do not mark as special
+
+
+def expected_tokenizer(target: Target, n_vocab: int) -> dict[str, Any] | None:
+    """The `tokenizer.*` keys of a draft for `target`, mask token apart; None if its kind is not byte-level BPE.
+
+    n_vocab: rows of the vocabulary; ids without a token become `[PAD i]`. A value of None means "not known".
+    Raises VocabError: tokenizer.json missing or damaged.
+    """
+    if target.gguf is not None:
+        return {k: kv.value for k, kv in target.gguf.kv.items() if k.startswith(PREFIX) and k != MASK}
+    files = _Files.of(target.path)
+    if files.tokenizer.get("model", {}).get("type") != "BPE" or not _is_byte_level(files.tokenizer):
+        return None
+    tokens, types = _vocabulary(files.tokenizer, n_vocab)
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": _pre(files.tokenizer),
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": types,
+        "tokenizer.ggml.merges": _merges(files.tokenizer),
+        **_special_ids(files),
+        **_added_tokens(files),
+        **_chat_template(files),
+    }
+
+
+class _Files:
+    """The three JSON files of a tokenizer folder; an absent one is an empty object."""
+
+    def __init__(self, root: Path, tokenizer: dict[str, Any], settings: dict[str, Any], config: dict[str, Any]) -> None:
+        self.root, self.tokenizer, self.settings, self.config = root, tokenizer, settings, config
+
+    @classmethod
+    def of(cls, root: Path) -> _Files:
+        if not (root / "tokenizer.json").is_file():
+            raise VocabError(
+                f"{root}: there is no tokenizer.json", hint="fetch the target's tokenizer files (no weights are needed)"
+            )
+        names = ("tokenizer.json", "tokenizer_config.json", "config.json")
+        return cls(root, *[_read(root / name) for name in names])
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+    except ValueError as e:
+        raise VocabError(f"{path}: not valid JSON: {e}", hint="download the file again") from e
+
+
+def _vocabulary(tokenizer: Mapping[str, Any], n_vocab: int) -> tuple[list[str], list[int]]:
+    """(tokens, types), one entry an id."""
+    by_id = {i: (token, NORMAL) for token, i in tokenizer["model"]["vocab"].items()}
+    for entry in tokenizer.get("added_tokens", ()):
+        control = entry["special"] or _looks_special(entry["content"])
+        text = entry["content"] if control else entry["content"].replace("\u2581", " ")
+        by_id[entry["id"]] = (text, CONTROL if control else USER_DEFINED)
+    rows = [by_id.get(i, (f"[PAD{i}]", UNUSED)) for i in range(n_vocab)]
+    return [token for token, _ in rows], [kind for _, kind in rows]
+
+
+def _looks_special(token: str) -> bool:
+    framed = (("<|", "|>"), ("<｜", "｜>"), ("<unused", ">"))
+    return token in MARKED_SPECIAL or any(token.startswith(a) and token.endswith(b) for a, b in framed)
+
+
+def _merges(tokenizer: Mapping[str, Any]) -> list[str]:
+    """ "a b" strings; in the pair form a space within a part is written as Ġ."""
+    merges = tokenizer["model"]["merges"]
+    return [m if isinstance(m, str) else " ".join(part.replace(" ", "Ġ") for part in m) for m in merges]
+
+
+def _steps(node: Mapping[str, Any] | None, parts: str) -> Iterator[Mapping[str, Any]]:
+    """The steps of a pre-tokenizer or post-processor, a Sequence taken apart."""
+    if node:
+        yield from node.get(parts) or (node,)
+
+
+def _is_byte_level(tokenizer: Mapping[str, Any]) -> bool:
+    return any(step.get("type") == "ByteLevel" for step in _steps(tokenizer.get("pre_tokenizer"), "pretokenizers"))
+
+
+def _pre(tokenizer: Mapping[str, Any]) -> str | None:
+    """llama.cpp's name of the pre-tokenizer, None for a pattern not in the table."""
+    steps = _steps(tokenizer.get("pre_tokenizer"), "pretokenizers")
+    patterns = [step["pattern"].get("Regex") for step in steps if step.get("type") == "Split"]
+    return next((name for name, pattern in PATTERNS.items() if patterns == [pattern]), None)
+
+
+def _special_ids(files: _Files) -> dict[str, int]:
+    """Ids of the special tokens: by name from tokenizer_config.json first, else by id from config.json."""
+    added = {entry["content"]: entry["id"] for entry in files.tokenizer.get("added_tokens", ())}
+    text = files.config.get("text_config") or {}
+    found = {}
+    for kind, name in SPECIAL.items():
+        token = files.settings.get(f"{kind}_token")
+        token = token.get("content") if isinstance(token, dict) else token
+        numbers = (added.get(token), files.config.get(f"{kind}_token_id"), text.get(f"{kind}_token_id"))
+        ids = [i for i in numbers if isinstance(i, int)]
+        if ids and kind != "mask":
+            found[f"tokenizer.ggml.{name}_token_id"] = ids[0]
+    return found
+
+
+def _added_tokens(files: _Files) -> dict[str, bool]:
+    """Whether BOS and EOS are put around a prompt: the post-processor says so, else tokenizer_config.json."""
+    said: dict[str, bool] = {}
+    for step in _steps(files.tokenizer.get("post_processor"), "processors"):
+        if step.get("type") == "ByteLevel":
+            said = {"bos": False, "eos": False} | said
+        if step.get("type") == "TemplateProcessing":
+            said |= _template_ends(step.get("single") or [], files.settings)
+    for kind in SPECIAL:
+        flag = files.settings.get(f"add_{kind}_token")
+        if isinstance(flag, bool):
+            said.setdefault(kind, flag)
+    return {f"tokenizer.ggml.add_{kind}_token": flag for kind, flag in said.items()}
+
+
+def _template_ends(single: list[Any], settings: Mapping[str, Any]) -> dict[str, bool]:
+    """What a post-processing template puts first and last."""
+    ends = (("bos", single[0]), ("eos", single[-1])) if len(single) > 1 else ()
+    tokens = {kind: end.get("SpecialToken", {}).get("id") for kind, end in ends}
+    return {kind: True for kind, token in tokens.items() if token and token == settings.get(f"{kind}_token", token)}
+
+
+def _chat_template(files: _Files) -> dict[str, str]:
+    template = files.settings.get("chat_template")
+    beside = files.root / "chat_template.jinja"
+    if template is None and beside.is_file():
+        template = beside.read_text(encoding="utf-8")
+    return {"tokenizer.chat_template": template} if isinstance(template, str) else {}
+
+
+def encoder_of(target: Target) -> Any:
+    """A `tokenizers.Tokenizer` of the target: from tokenizer.json, or built from a GGUF's tokens and merges.
+
+    Raises VocabError: a GGUF whose tokenizer is not a byte-level BPE of the table.
+    """
+    from tokenizers import Tokenizer  # costs 100 ms, and only the acceptance level encodes text
+
+    if target.gguf is None:
+        return Tokenizer.from_file(str(target.path / "tokenizer.json"))
+    return _encoder_of_gguf(target.gguf)
+
+
+def _encoder_of_gguf(gguf: GGUFFile) -> Any:
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    pattern = PATTERNS.get(gguf.get("tokenizer.ggml.pre", ""))
+    if gguf.get("tokenizer.ggml.model") != "gpt2" or pattern is None:
+        raise VocabError(
+            f"{gguf.path.name}: text cannot be encoded with tokenizer.ggml.model {gguf.get('tokenizer.ggml.model')} and "
+            f"pre {gguf.get('tokenizer.ggml.pre')}",
+            hint="give the target as a folder with tokenizer.json",
+        )
+    tokens, kinds = list(gguf.get("tokenizer.ggml.tokens")), list(gguf.get("tokenizer.ggml.token_type"))
+    merges = [tuple(m.split(" ", 1)) for m in gguf.get("tokenizer.ggml.merges")]
+    encoder = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges))
+    split = pre_tokenizers.Split(Regex(pattern), "isolated")
+    encoder.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(False, use_regex=False)])
+    encoder.decoder = decoders.ByteLevel()
+    encoder.add_special_tokens([AddedToken(t, normalized=False) for t in _of_kind(tokens, kinds, CONTROL)])
+    return encoder
+
+
+def _of_kind(tokens: Iterable[str], kinds: Iterable[int], kind: int) -> list[str]:
+    return [token for token, k in zip(tokens, kinds, strict=True) if k == kind]
