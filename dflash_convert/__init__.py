@@ -1,1 +1,45 @@
-"""dflash-convert."""
+"""dflash-convert: DFlash drafts for llama.cpp, converted, quantized and verified.
+
+Three functions, the same grain as the three commands; `from dflash_convert.quants import quantize, dequantize` for arrays.
+
+    convert(draft, target, out)         a checkpoint → a GGUF
+    quantize(src, dst, file_type)       a GGUF → a smaller GGUF
+    verify(gguf, source=…, target=…)    a GGUF against its original → a Report
+
+Nothing heavy is imported until one of them is used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dflash_convert.convert import convert
+    from dflash_convert.errors import DflashError
+    from dflash_convert.gguf_file import open_gguf
+    from dflash_convert.quantize import quantize_file as quantize
+    from dflash_convert.verify import verify
+
+__version__ = "0.1.0"
+__all__ = ["DflashError", "convert", "open_gguf", "quantize", "verify"]
+
+# public name → (module, name in it)
+_HOMES = {
+    "DflashError": ("errors", "DflashError"),
+    "convert": ("convert", "convert"),
+    "open_gguf": ("gguf_file", "open_gguf"),
+    "quantize": ("quantize", "quantize_file"),
+    "verify": ("verify", "verify"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _HOMES[name]
+    return getattr(import_module(f"{__name__}.{module}"), attribute)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
