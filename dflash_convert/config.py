@@ -12,13 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dflash_convert.errors import ConfigError
-from dflash_convert.fields import DRAFT_FIELDS, HARMLESS, MODEL_FIELDS, Field, Shapes
+from dflash_convert.errors import ConfigError, UsageError
+from dflash_convert.fields import DRAFT_FIELDS, GROUPS, HARMLESS, MODEL_FIELDS, Field, Shapes
+from dflash_convert.windows import sliding_layers
 
-SLIDING, FULL = "sliding_attention", "full_attention"
-
-
-# ── the values ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the values ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +71,8 @@ class DraftConfig(ModelConfig):
     rope_is_neox_style: bool | None = None
     attention_value_scale: float | None = None
     attention_sink_bias: bool | None = None
+    output_multiplier: float | None = None
+    final_logit_softcapping: float | None = None
     embedding_scale: float | None = None
     sliding_layers: tuple[bool, ...] = ()
     mrope_sections: tuple[int, ...] | None = None  # settled by the plan, with the target
@@ -96,11 +96,12 @@ class TargetConfig:
     hidden_size: int | None
     num_hidden_layers: int | None
     vocab_size: int | None
+    rope_theta: float | None
     uses_mrope: bool
-    special_ids: Mapping[str, int]  # "eos" → id; a list's first entry
+    special_ids: Mapping[str, tuple[int, ...]]  # "eos" → its ids
 
 
-# ── resolving ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── resolving ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def read_draft_config(
@@ -113,10 +114,15 @@ def read_draft_config(
 
     overrides: field name → value given by flag, which wins. hints: field name → what else is known of a missing one.
 
-    Raises ConfigError: a value missing, of the wrong kind, or two places that disagree.
+    Raises ConfigError: a value missing, of the wrong kind, or two places that disagree. UsageError: an override of
+    nothing that is known.
     """
+    names = [f.name for f in DRAFT_FIELDS]
+    if unknown := [n for n in overrides if n not in names]:
+        near = difflib.get_close_matches(unknown[0], names, n=1)
+        raise UsageError(f"{unknown[0]} is no value of a draft", hint=f"is {near[0]} meant?" if near else None)
     values, where = _resolve(DRAFT_FIELDS, config, shapes, overrides, hints or {})
-    values["sliding_layers"] = _sliding_layers(values, where)
+    values["sliding_layers"], where["sliding_layers"] = sliding_layers(values, where)
     return DraftConfig(**values, where=where)
 
 
@@ -129,41 +135,47 @@ def read_model_config(config: Mapping[str, Any], shapes: Shapes) -> ModelConfig:
 def read_target_config(config: Mapping[str, Any], name: str) -> TargetConfig:
     """config.json of a draft's target → what the pair must agree on. Nothing is required of it."""
     inner = text_config(config)
-    rope = inner.get("rope_parameters") or inner.get("rope_scaling") or {}
-    ids = {k: inner.get(f"{k}_token_id") for k in ("bos", "eos", "pad")}
-    firsts = {k: (v[0] if isinstance(v, list) and v else v) for k, v in ids.items()}
+    ropes = [r for r in (inner.get("rope_parameters"), inner.get("rope_scaling")) if isinstance(r, Mapping)]
+    ids = {word: inner.get(f"{word}_token_id") for word in ("bos", "eos", "pad")}
+    lists = {word: found if isinstance(found, list) else [found] for word, found in ids.items()}
     return TargetConfig(
         name=name,
         architecture=architecture(config),
         hidden_size=inner.get("hidden_size"),
         num_hidden_layers=inner.get("num_hidden_layers"),
         vocab_size=inner.get("vocab_size"),
-        uses_mrope=isinstance(rope, Mapping) and "mrope_section" in rope,
-        special_ids={k: v for k, v in firsts.items() if isinstance(v, int)},
+        rope_theta=next((r["rope_theta"] for r in ropes if r.get("rope_theta")), inner.get("rope_theta")),
+        uses_mrope=any("mrope_section" in r for r in ropes),
+        special_ids={word: tuple(i for i in found if isinstance(i, int)) for word, found in lists.items()},
     )
 
 
 def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A multimodal model's config with the language model's part (`text_config`) laid over the top level."""
-    return {**config, **(config.get("text_config") or {})}
+    """A multimodal model's config with its language model's part (`text_config`) laid over it; nulls hide nothing."""
+    return {**config, **{k: v for k, v in _mapping(config, "text_config").items() if v is not None}}
 
 
 def architecture(config: Mapping[str, Any]) -> str:
     """The first entry of `architectures`, or ""."""
-    found = config.get("architectures") or (config.get("text_config") or {}).get("architectures") or [""]
-    return str(found[0])
+    found = config.get("architectures") or _mapping(config, "text_config").get("architectures")
+    return str(found[0]) if isinstance(found, list) and found else ""
 
 
-def unknown_dflash_keys(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys inside dflash_config that nothing here reads."""
-    read = {
-        path.removeprefix("dflash_config.")
-        for f in DRAFT_FIELDS
-        for path, _ in _places(f)
-        if path.startswith("dflash_config.")
+def unread_keys(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys that nothing here reads, inside the groups where every key matters: dotted path → value."""
+    read = {path for f in DRAFT_FIELDS for path, _ in _places(f)}
+    there = {
+        f"{group}.{key}": value
+        for group in GROUPS
+        for key, value in _mapping(config, group).items()
+        if key not in HARMLESS
     }
-    inner = config.get("dflash_config") or {}
-    return {k: v for k, v in inner.items() if k not in read and k not in HARMLESS and v is not None}
+    return {path: value for path, value in there.items() if path not in read and value is not None}
+
+
+def _mapping(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = config.get(key)
+    return value if isinstance(value, Mapping) else {}
 
 
 def _resolve(
@@ -177,7 +189,7 @@ def _resolve(
     where: dict[str, str] = {}
     for f in fields:
         if overrides.get(f.name) is not None:
-            values[f.name], where[f.name] = _read(f, f.flag or f.name, f.read, overrides[f.name]), f.flag or f.name
+            values[f.name], where[f.name] = _read(f.flag or f.name, f.read, overrides[f.name]), f.flag or f.name
         elif found := _look(f, config):
             values[f.name], where[f.name] = found
         elif f.required:
@@ -191,21 +203,24 @@ def _places(f: Field) -> list[tuple[str, Callable[[Any], Any]]]:
 
 def _look(f: Field, config: Mapping[str, Any]) -> tuple[Any, str] | None:
     """The value of `f` and its first place; every other place that has one must agree."""
-    there = [(path, read, _get(config, path)) for path, read in _places(f)]
-    found = [(path, _read(f, path, read, raw)) for path, read, raw in there if raw is not None]
-    if not found:
-        return None
-    first_path, first = found[0]
-    for path, value in found[1:]:
-        if value != first:
+    there = [(path, read, raw) for path, read in _places(f) if (raw := _get(config, path)) is not None]
+    found = [(_read(path, read, raw), path, raw) for path, read, raw in there]
+    for other in found[1:]:
+        if other[0] != found[0][0]:
             raise ConfigError(
-                f"config.json gives two values for {f.name}: {first_path} = {_show(first)}, {path} = {_show(value)}",
+                f"config.json gives two values for {f.name}: {_show(*found[0])}, {_show(*other)}",
                 hint=f"pass {f.flag} to say which is right" if f.flag else "correct config.json: the two must agree",
             )
-    return first, first_path
+    return found[0][:2] if found else None
 
 
-def _read(f: Field, place: str, read: Callable[[Any], Any], raw: Any) -> Any:
+def _show(value: Any, path: str, raw: Any) -> str:
+    """A place and what stands there, and what that means where it is stored differently."""
+    meant = list(value) if isinstance(value, tuple) else value
+    return f"{path} = {raw}" + (f" (layers {meant})" if isinstance(raw, list) and raw != meant else "")
+
+
+def _read(place: str, read: Callable[[Any], Any], raw: Any) -> Any:
     try:
         return read(raw)
     except ValueError as e:
@@ -233,45 +248,3 @@ def _missing_hint(f: Field, config: Mapping[str, Any]) -> str:
         return f"it was fixed in training and cannot be guessed: pass {f.flag}"
     near = difflib.get_close_matches(f.name, config, n=1)
     return f"is {near[0]} meant?" if near else "get the complete config.json of this checkpoint"
-
-
-def _show(value: Any) -> str:
-    return str(list(value)) if isinstance(value, tuple) else str(value)
-
-
-def _sliding_layers(values: Mapping[str, Any], where: Mapping[str, str]) -> tuple[bool, ...]:
-    """Which layers slide: by layer_types if given, all with use_swa; () where none does."""
-    types, n, window = values.get("layer_types"), values["num_hidden_layers"], values.get("sliding_window")
-    if types is None:
-        return _without_layer_types(values, n, window)
-    by_flag = where["layer_types"].startswith("--")
-    if by_flag and len(types) == 1:
-        types = types * n
-    if len(types) != n:
-        raise ConfigError(
-            f"{where['layer_types']} has {len(types)} entries for {n} layers: {_show(types)}", hint="pass --layer-types"
-        )
-    if unknown := sorted(set(types) - {SLIDING, FULL}):
-        raise ConfigError(f"{where['layer_types']} names attention that DFlash in llama.cpp does not have: {unknown[0]}")
-    slides = tuple(t == SLIDING for t in types)
-    if any(slides) and values.get("use_sliding_window") is False and not by_flag:
-        raise ConfigError(
-            f"use_sliding_window is false, but layer_types has {sum(slides)} sliding layer(s)",
-            hint="correct config.json, or pass --layer-types F for full attention in every layer",
-        )
-    if any(slides) and window is None:
-        raise ConfigError("layer_types has sliding layers, but no window size is given", hint="pass --sliding-window")
-    return slides if any(slides) else ()
-
-
-def _without_layer_types(values: Mapping[str, Any], n: int, window: int | None) -> tuple[bool, ...]:
-    if values.get("use_swa"):
-        if window is None:
-            raise ConfigError("dflash_config.use_swa is true, but no window size is given", hint="pass --sliding-window")
-        return (True,) * n
-    if window is not None and values.get("use_sliding_window") is not False:
-        raise ConfigError(
-            f"a sliding window of {window} is set, but layer_types does not say which layers slide",
-            hint="pass --layer-types, e.g. S,S,S,S,F (S = sliding, F = full, one for each layer)",
-        )
-    return ()

@@ -2,34 +2,32 @@
 
     refs ─ hub ─► folders ─ checkpoint, config, vocab ─► Plan ─ writer ─► file
 
-`plan_conversion` stops at the plan (`--dry-run`); `convert` writes it, streaming row blocks out of the mapped shards.
+`plan_conversion` stops at the plan (`--dry-run`: no file is made, no tensor data read); `write_conversion` writes it,
+streaming row blocks out of the mapped shards (stream.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from gguf.constants import GGMLQuantizationType as G
-
 from dflash_convert import hub
-from dflash_convert.checkpoint import DTYPES, Array, Checkpoint, open_checkpoint, read_config
+from dflash_convert.checkpoint import Checkpoint, open_checkpoint, read_config
 from dflash_convert.config import read_draft_config, read_model_config, read_target_config
-from dflash_convert.errors import CheckpointError, UsageError
+from dflash_convert.errors import UsageError
 from dflash_convert.families import Family
 from dflash_convert.gguf_file import KV
-from dflash_convert.layout import Note, Plan, PlannedTensor
+from dflash_convert.layout import Note, Plan
+from dflash_convert.match import bare, classify
 from dflash_convert.metadata import general_rows
-from dflash_convert.plan import DEINTERLEAVE, bare, choose_outtype, classify, plan_draft, plan_target, weights_in
-from dflash_convert.quants import quantize
+from dflash_convert.plan import choose_outtype, plan_draft, plan_target, weights_in
+from dflash_convert.stream import tensor_bytes
 from dflash_convert.targets import Target
 from dflash_convert.vocab import read_tokenizer, tokens_named_mask, vocab_rows
 from dflash_convert.writer import check_output, write
-
-F16_MAX = 65504.0
 
 
 @dataclass(frozen=True)
@@ -80,16 +78,19 @@ def plan_conversion(
     progress: hub.Progress = hub.silent,
 ) -> Conversion:
     """Everything `convert` decides and checks, without writing. Same arguments and errors."""
-    source = hub.resolve(str(draft), what="draft", progress=progress)
+    if out is not None:
+        check_output(Path(out), force=force)
+    source = _draft_source(str(draft), progress)
     checkpoint = open_checkpoint(source.root)
     kind, outtype = classify(checkpoint), choose_outtype(checkpoint, outtype)
     request = Request(source, checkpoint, outtype, dict(overrides or {}), pre)
     if isinstance(kind, Family):
-        job = _plan_draft(request, kind, _donor(request, target, progress))
+        donor = _donor(request, target, progress)
+        job, folders = _plan_draft(request, kind, donor), [source.root, donor.root]
     else:
-        job = _plan_target(request, kind, target)
-    job = replace(job, path=Path(out)) if out else job
-    check_output(job.path, force=force, inputs={t.file for t in checkpoint.tensors.values()})
+        job, folders = _plan_target(request, kind, target), [source.root]
+    job = replace(job, path=Path(out)) if out is not None else job
+    check_output(job.path, force=force, inputs=[file for folder in folders for file in folder.iterdir()])
     return job
 
 
@@ -101,7 +102,7 @@ def write_conversion(job: Conversion, *, force: bool = False, progress: hub.Prog
         )
 
 
-# ── planning ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── planning ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
@@ -120,8 +121,23 @@ class Request:
 
     def general(self, arch: str) -> tuple[KV, ...]:
         return general_rows(
-            self.source.root, arch, weights_in(self.checkpoint), self.source.repo, self.source.commit
+            self.source.root,
+            arch,
+            weights_in(self.checkpoint),
+            self.source.repo,
+            self.source.commit,
+            self.source.folder,
         )
+
+
+def _draft_source(ref: str, progress: hub.Progress) -> hub.Source:
+    source = hub.resolve(ref, what="draft", progress=progress)
+    if source.is_gguf:
+        raise UsageError(
+            f"{source.root.name} is a GGUF already; hf-to-gguf starts from a checkpoint (config.json and safetensors)",
+            hint="to change its type, use `dflash-convert quantize`",
+        )
+    return source
 
 
 def _donor(request: Request, target: str | Path | None, progress: hub.Progress) -> hub.Source:
@@ -146,11 +162,13 @@ def _plan_draft(request: Request, family: Family, donor: hub.Source) -> Conversi
     masks = ", ".join(f"{token} (id {number})" for token, number in tokens_named_mask(files).items())
     hints = {"mask_token_id": f"the target's tokenizer has {masks}"} if masks else {}
     config = read_draft_config(request.checkpoint.config, request.shapes, request.overrides, hints)
-    vocab = vocab_rows(files, config.vocab_size, request.pre)
+    vocab = partial(vocab_rows, files, pre=request.pre)
     plan = plan_draft(request.checkpoint, family, config, facts, request.general(family.arch), vocab, request.outtype)
     notes = [Note("info", text) for text in (*request.source.notes, *donor.notes)]
     path = Path(f"{family.prefix}-{name_of(donor)}-{request.outtype.upper()}.gguf")
-    return Conversion(replace(plan, notes=(*notes, *plan.notes)), path, request.checkpoint, config.head_dim, family.name)
+    return Conversion(
+        replace(plan, notes=(*notes, *plan.notes)), path, request.checkpoint, config.head_dim, family.name
+    )
 
 
 def _plan_target(request: Request, kind: Target, target: str | Path | None) -> Conversion:
@@ -163,8 +181,9 @@ def _plan_target(request: Request, kind: Target, target: str | Path | None) -> C
     if request.overrides:
         raise UsageError(f"{', '.join(sorted(request.overrides))} can only be given for a draft")
     config = read_model_config(request.checkpoint.config, request.shapes)
-    vocab = vocab_rows(read_tokenizer(request.source.root), config.vocab_size, request.pre)
+    vocab = partial(vocab_rows, read_tokenizer(request.source.root), pre=request.pre)
     plan = plan_target(request.checkpoint, kind, config, request.general(kind.arch), vocab, request.outtype)
+    plan = replace(plan, notes=(*(Note("info", text) for text in request.source.notes), *plan.notes))
     path = Path(f"{name}-{request.outtype.upper()}.gguf")
     return Conversion(plan, path, request.checkpoint, config.head_dim, kind.name)
 
@@ -172,64 +191,3 @@ def _plan_target(request: Request, kind: Target, target: str | Path | None) -> C
 def name_of(source: hub.Source) -> str:
     """The model's name as a user knows it: the repo's last part, or the folder's name."""
     return source.repo.split("/")[-1] if source.repo else source.root.resolve().name
-
-
-# ── bytes ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def tensor_bytes(checkpoint: Checkpoint, tensor: PlannedTensor, head_dim: int) -> Iterator[memoryview]:
-    """The bytes of one planned tensor, block by block. Raises CheckpointError for NaN, Inf or an F16 overflow."""
-    multiple = head_dim if tensor.transform == DEINTERLEAVE and len(tensor.shape) > 1 else 1
-    for first, rows in checkpoint.blocks(tensor.source, multiple=multiple):
-        check_finite(rows, tensor.source, first)
-        if tensor.transform == DEINTERLEAVE:
-            rows = deinterleave(rows, head_dim)
-        yield encode(rows, tensor, first)
-
-
-def check_finite(rows: Array, name: str, first: int) -> None:
-    """Refuse NaN and Inf by name, row and column. rows: (n, row length), of any float dtype."""
-    if rows.dtype.itemsize == 2:  # bf16 and f16: all exponent bits set; compared as integers, at memory speed
-        exponent = np.uint16(0x7C00 if rows.dtype == np.float16 else 0x7F80)
-        finite = not rows.size or bool((rows.view(np.uint16) & np.uint16(0x7FFF)).max() < exponent)
-    else:
-        finite = bool(np.isfinite(rows).all())
-    if not finite:
-        row, column = np.argwhere(~np.isfinite(rows.astype(np.float32)))[0]
-        raise CheckpointError(
-            f"{name} has {rows[row, column]} at [{first + row}, {column}]: the weights are damaged",
-            hint="download the checkpoint again; if it is published like this, tell its author",
-        )
-
-
-def deinterleave(rows: Array, head_dim: int) -> Array:
-    """Interleaved rotary pairs (0,1)(2,3)… → llama.cpp's halves: per head the even dimensions first, then the odd.
-
-    rows: (heads · head_dim, row length), or (1, head_dim) for a norm.
-    """
-    if rows.shape[0] == 1:
-        return rows.reshape(-1, head_dim // 2, 2).swapaxes(1, 2).reshape(rows.shape)
-    pairs = rows.reshape(-1, head_dim // 2, 2, rows.shape[1])  # (head, pair, even/odd, row length)
-    return pairs.swapaxes(1, 2).reshape(rows.shape)
-
-
-def encode(rows: Array, tensor: PlannedTensor, first: int) -> memoryview:
-    """Rows in the tensor's GGUF type; the same type is copied bit for bit."""
-    if DTYPES_OF.get(tensor.type) == rows.dtype:
-        return memoryview(np.ascontiguousarray(rows).view(np.uint8).reshape(-1))
-    values = np.ascontiguousarray(rows, dtype=np.float32)
-    if tensor.type == G.F16:
-        _check_overflow(values, tensor.source, first)
-    return memoryview(quantize(values, tensor.type.name).reshape(-1))
-
-
-DTYPES_OF: Mapping[G, np.dtype[Any]] = {G.F32: DTYPES["F32"], G.F16: DTYPES["F16"], G.BF16: DTYPES["BF16"]}
-
-
-def _check_overflow(values: np.ndarray[Any, np.dtype[np.float32]], name: str, first: int) -> None:
-    if values.size and np.abs(values).max() > F16_MAX:
-        row, column = np.argwhere(np.abs(values) > F16_MAX)[0]
-        raise CheckpointError(
-            f"{name} has {values[row, column]:g} at [{first + row}, {column}]; F16 ends at {F16_MAX:g} and would overflow",
-            hint="use --outtype bf16",
-        )

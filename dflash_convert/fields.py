@@ -6,18 +6,21 @@ where it is missing, and what the weights imply about it. Nothing trained in has
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+SLIDING, FULL = "sliding_attention", "full_attention"  # layer_types' two words
+
 Shapes = Mapping[str, tuple[int, ...]]  # checkpoint tensor name (without "model.") → shape
 
 
-# ── readers: a JSON value → a Python value, or ValueError saying what was expected ─────────────────────────────────────
+# ── readers: a JSON value → a Python value, or ValueError saying what was expected ────────────────────────────────────
 
 
 def integer(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or int(value) != value:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not float(value).is_integer():
         raise ValueError("an integer")
     return int(value)
 
@@ -30,9 +33,16 @@ def positive(value: Any) -> int:
 
 
 def real(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise ValueError("a number")
     return float(value)
+
+
+def positive_real(value: Any) -> float:
+    number = real(value)
+    if number <= 0:
+        raise ValueError("a number above 0")
+    return number
 
 
 def boolean(value: Any) -> bool:
@@ -47,10 +57,11 @@ def text(value: Any) -> str:
     return value
 
 
-def texts(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, (list, tuple)) or not all(isinstance(v, str) for v in value):
-        raise ValueError("a list of strings")
-    return tuple(value)
+def attention_kinds(value: Any) -> tuple[str, ...]:
+    """layer_types; S and F are short for its two words, for the command line."""
+    if not isinstance(value, (list, tuple)) or not value or not all(isinstance(v, str) for v in value):
+        raise ValueError("a list with one kind of attention for each layer")
+    return tuple({"S": SLIDING, "F": FULL}.get(str(v), str(v)) for v in value)
 
 
 def layer_ids(value: Any) -> tuple[int, ...]:
@@ -64,7 +75,7 @@ def shifted_layer_ids(value: Any) -> tuple[int, ...]:
     return tuple(i - 1 for i in layer_ids(value))
 
 
-# ── what the weights say about a value that the config lacks ───────────────────────────────────────────────────────────
+# ── what the weights say about a value that the config lacks ──────────────────────────────────────────────────────────
 
 
 def taps_implied(shapes: Shapes, config: Mapping[str, Any]) -> str | None:
@@ -74,17 +85,17 @@ def taps_implied(shapes: Shapes, config: Mapping[str, Any]) -> str | None:
     return f"fc.weight is {fc[0]}×{fc[1]}, so {fc[1] // width} taps of width {width}"
 
 
-def head_dim_implied(shapes: Shapes, config: Mapping[str, Any]) -> str | None:
+def head_dim_implied(shapes: Shapes, _: Mapping[str, Any]) -> str | None:
     norm = shapes.get("layers.0.self_attn.q_norm.weight")
     return f"layers.0.self_attn.q_norm.weight has {norm[0]} values, so head_dim {norm[0]}" if norm else None
 
 
-def layers_implied(shapes: Shapes, config: Mapping[str, Any]) -> str | None:
+def layers_implied(shapes: Shapes, _: Mapping[str, Any]) -> str | None:
     ids = {int(n.split(".")[1]) for n in shapes if n.startswith("layers.") and n.split(".")[1].isdecimal()}
     return f"the weights have layers 0 to {max(ids)}, so {max(ids) + 1} layers" if ids else None
 
 
-# ── the table ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the table ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
@@ -112,18 +123,18 @@ MODEL_FIELDS: tuple[Field, ...] = (
     Field("num_key_value_heads", ("num_key_value_heads",), positive, required=True),
     Field("head_dim", ("head_dim",), positive, required=True, implied=head_dim_implied),
     Field("max_position_embeddings", ("max_position_embeddings",), positive, required=True),
-    Field("rms_norm_eps", ("rms_norm_eps",), real, required=True),
+    Field("rms_norm_eps", ("rms_norm_eps",), positive_real, required=True),
     Field("vocab_size", ("vocab_size",), positive, required=True),
     Field("hidden_act", ("hidden_act",), text),
     Field(
         "rope_theta",
         ("rope_parameters.rope_theta", "rope_theta", "rope_scaling.rope_theta"),
-        real,
+        positive_real,
         required=True,
         flag="--rope-theta",
     ),
     Field("rope_type", _both("rope_type", "type"), text),
-    Field("rope_factor", _both("factor"), real),
+    Field("rope_factor", _both("factor"), positive_real),
     Field(
         "rope_original_context",
         (*_both("original_max_position_embeddings"), "original_max_position_embeddings"),
@@ -133,7 +144,7 @@ MODEL_FIELDS: tuple[Field, ...] = (
     Field("rope_attn_factor", _both("attention_factor", "attn_factor"), real),
     Field("rope_beta_fast", _both("beta_fast"), real),
     Field("rope_beta_slow", _both("beta_slow"), real),
-    Field("partial_rotary_factor", (*_both("partial_rotary_factor"), "partial_rotary_factor"), real),
+    Field("partial_rotary_factor", (*_both("partial_rotary_factor"), "partial_rotary_factor"), positive_real),
 )
 
 DRAFT_FIELDS: tuple[Field, ...] = (
@@ -171,21 +182,30 @@ DRAFT_FIELDS: tuple[Field, ...] = (
     Field("sliding_window", ("dflash_config.swa_window_size", "sliding_window"), positive, flag="--sliding-window"),
     Field("use_sliding_window", ("use_sliding_window",), boolean),
     Field("use_swa", ("dflash_config.use_swa",), boolean),
-    Field("layer_types", ("layer_types",), texts, flag="--layer-types"),
-    Field("is_causal", ("is_causal", "dflash_config.causal"), boolean),
+    Field("layer_types", ("layer_types",), attention_kinds, flag="--layer-types"),
+    Field(
+        "is_causal",
+        ("is_causal", "dflash_config.causal", "dflash_config.dflash_query_causal", "dflash_query_causal"),
+        boolean,
+    ),
     Field("rope_is_neox_style", ("rope_is_neox_style", "is_neox_style"), boolean),
     Field("attention_value_scale", ("dflash_config.attention_value_scale", "attention_value_scale"), real),
     Field("attention_sink_bias", ("dflash_config.attention_sink_bias", "add_swa_attention_sink_bias"), boolean),
+    Field("output_multiplier", ("dflash_config.output_multiplier", "output_multiplier"), real),
+    Field("final_logit_softcapping", ("dflash_config.final_logit_softcapping", "final_logit_softcapping"), real),
     Field("embedding_scale", ("dflash_config.input_embedding_scale", "input_embedding_scale"), real),
 )
 
-# Keys inside dflash_config that need no place in the GGUF, and why.
+# Groups of config.json in which every key is accounted for, and the keys in them that need no place in the GGUF.
+GROUPS = ("dflash_config", "rope_parameters", "rope_scaling")
 HARMLESS: Mapping[str, str] = {
     "num_anchors": "a training setting",
+    "loss_decay_gamma": "a training setting",
     "backbone_rotary_base": "the target's own rope base",
     "projector_type": "a label; the tensors tell the family",
-    "loss_decay_gamma": "a training setting",
+    "mrope_section": "inherited from the target: a draft ropes in one dimension",
+    "mrope_interleaved": "inherited from the target: a draft ropes in one dimension",
 }
 
-# Flags that supply a value, and how the text given on the command line is read.
+# Flags that supply a value → the field they supply.
 FLAGS: Mapping[str, str] = {f.flag: f.name for f in DRAFT_FIELDS if f.flag}

@@ -3,9 +3,10 @@
 In: a folder, a `.gguf` file, `org/name[@revision]` or `hf://org/name[@revision][/folder]`. Out: a `Source`: where the
 files lie, and the repo and commit they come from where these are known.
 
-Promised: the rows of `hub_files.FILES` are all that is fetched, so never a target's weights, unless `with_weights` asks. Cache,
-resume, HF_TOKEN, HF_HOME, HF_HUB_OFFLINE and HF_ENDPOINT are huggingface_hub's. When the Hub fails and the cache holds
-every file wanted, the cache is used and `Source.notes` says so. Every other failure is a HubError (`hub_errors`).
+Promised: only the files in the table of `hub_files` are fetched, so a target's weights never are, unless `with_weights`
+asks. Cache, resume, HF_TOKEN, HF_HOME, HF_HUB_OFFLINE and HF_ENDPOINT are huggingface_hub's. When the Hub fails and the
+cache holds every file wanted, the cache is used and `Source.notes` says so. Every other failure is a HubError, worded
+in the table of `hub_errors`.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class HubRef:
         return f"{self.repo}{'' if self.revision == 'main' else '@' + self.revision}{self.folder and '/' + self.folder}"
 
 
-NAME = r"[\w.-]+/[\w.-]+"
+NAME = r"\w[\w.-]*/\w[\w.-]*"
 HUB_ID = re.compile(rf"(?P<repo>{NAME})(?:@(?P<revision>[^@\s]+))?")
 HUB_URI = re.compile(
     rf"hf://(?!datasets/|spaces/|buckets/|kernels/)(?:models/)?(?P<repo>{NAME})"
@@ -112,7 +113,7 @@ def with_weights(source: Source, tensors: Collection[str] = (), *, progress: Pro
         return source
     ref = HubRef(source.repo, source.commit or source.revision, source.folder)
     fetched = _fetch(ref, _shards(ref, tensors) or WEIGHTS, progress)
-    return replace(source, root=fetched.root, notes=tuple(dict.fromkeys(source.notes + fetched.notes)))
+    return replace(source, root=fetched.root, notes=source.notes or fetched.notes)
 
 
 def _shards(ref: HubRef, tensors: Collection[str]) -> tuple[FileSet, ...]:

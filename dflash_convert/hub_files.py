@@ -64,13 +64,15 @@ def matches(names: Iterable[str], folder: str, row: FileSet) -> list[str]:
 
 
 def wanted(names: Collection[str], folder: str, files: tuple[FileSet, ...]) -> list[str]:
+    """The names to fetch, sorted."""
     never = {name for row in files if row.rule == "never" for name in matches(names, folder, row)}
     return sorted({name for row in files for name in matches(names, folder, row)} - never)
 
 
 def lacking(names: Collection[str], folder: str, files: tuple[FileSet, ...]) -> str:
     """The first required row that no name fits, in words; "" if there is none."""
-    rows = [row for row in files if row.rule == "required" and not matches(names, folder, row)]
+    found = wanted(names, folder, files)
+    rows = [row for row in files if row.rule == "required" and not matches(found, folder, row)]
     return f"{rows[0].purpose} ({', '.join(rows[0].patterns)})" if rows else ""
 
 

@@ -1,21 +1,27 @@
 """What a GGUF file to be written is, before a byte of it is: the value that planning hands to writing.
 
 The converter and the quantizer both end in a `Plan`, and `writer.write` turns any `Plan` into a file. Names, types,
-shapes, order and sizes are settled here; so is the exact size of the file.
+shapes, order and sizes are settled here; so is every byte before the data, and with it the exact size of the file.
+
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md (version 3, little-endian).
 """
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
-import numpy as np
 from gguf.constants import GGMLQuantizationType, GGUFValueType
 
-from dflash_convert.gguf_file import DEFAULT_ALIGNMENT, KV, MAGIC, SCALARS, LazyArray, row_bytes
+from dflash_convert.gguf_file import row_bytes
+from dflash_convert.gguf_header import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, KV, MAGIC, SCALARS, LazyArray, pad
+
+__all__ = ["Note", "Plan", "PlannedTensor", "encode_kv", "pad"]
 
 VERSION = 3
 
@@ -41,14 +47,17 @@ class PlannedTensor:
 
     @property
     def n_rows(self) -> int:
-        return int(np.prod(self.shape[:-1], dtype=np.int64))
+        """Rows when seen as a matrix (a vector is one row)."""
+        return math.prod(self.shape[:-1])
 
     @property
     def n_weights(self) -> int:
+        """Weights in all."""
         return self.n_rows * self.row_length
 
     @property
     def nbytes(self) -> int:
+        """Bytes of its data, without padding. Raises GGUFError: its rows do not divide into the type's blocks."""
         return self.n_rows * row_bytes(self.type, self.row_length)
 
 
@@ -66,14 +75,21 @@ class Plan:
 
     kv: tuple[KV, ...]
     tensors: tuple[PlannedTensor, ...]
-    notes: tuple[Note, ...] = field(default=())
-    alignment: int = DEFAULT_ALIGNMENT
+    notes: tuple[Note, ...] = ()
+
+    @cached_property
+    def alignment(self) -> int:
+        """Tensors start at multiples of this many bytes: what the keys say, or the format's default."""
+        return next((int(kv.value) for kv in self.kv if kv.key == ALIGNMENT_KEY), DEFAULT_ALIGNMENT)
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
         """Offset of each tensor from the start of the data section, in bytes."""
-        ends = np.cumsum([pad(t.nbytes, self.alignment) for t in self.tensors], dtype=np.int64)
-        return (0, *ends[:-1].tolist()) if self.tensors else ()
+        return tuple(accumulate(self._padded, initial=0))[:-1]
+
+    @property
+    def _padded(self) -> tuple[int, ...]:
+        return tuple(pad(t.nbytes, self.alignment) for t in self.tensors)
 
     @cached_property
     def header(self) -> bytes:
@@ -87,12 +103,7 @@ class Plan:
     @property
     def file_size(self) -> int:
         """Exact size of the output file in bytes."""
-        return len(self.header) + sum(pad(t.nbytes, self.alignment) for t in self.tensors)
-
-
-def pad(n: int, alignment: int) -> int:
-    """`n` rounded up to a multiple of `alignment`."""
-    return -(-n // alignment) * alignment
+        return len(self.header) + sum(self._padded)
 
 
 def encode_kv(kv: KV) -> bytes:

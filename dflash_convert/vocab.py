@@ -1,8 +1,8 @@
 """A target's tokenizer files → the `tokenizer.*` keys of a GGUF.
 
-In: a folder with tokenizer.json (and, where present, tokenizer_config.json, config.json, chat_template.*). Out: the rows,
-in the order in which llama.cpp's converter writes them. Nothing of the files is executed and transformers is not needed:
-byte-level BPE is read straight from the JSON.
+In: a folder with tokenizer.json (and, where present, tokenizer_config.json, config.json, chat_template.*). Out: the
+rows, in the order in which llama.cpp's converter writes them. Nothing of the files is executed and transformers is not
+needed: byte-level BPE is read straight from the JSON.
 
 Source of the rules: llama.cpp conversion/base.py (`_set_vocab_gpt2`) and gguf-py/gguf/vocab.py (`SpecialVocab`).
 """
@@ -24,6 +24,7 @@ from dflash_convert.gguf_file import KV
 
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
 NEEDED = ("config.json", "tokenizer.json", "tokenizer_config.json")
+UNREAD = ("tokenizer.model", "tiktoken.model", "vocab.json", "spiece.model")  # tokenizers of other kinds
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,14 @@ class TokenizerFiles:
 def read_tokenizer(root: Path) -> TokenizerFiles:
     """Read the small files of a folder. Raises VocabError: no tokenizer.json, or a kind that is not byte-level BPE."""
     if not (root / "tokenizer.json").is_file():
-        there = [n for n in NEEDED if (root / n).is_file()]
+        there = ", ".join(n for n in (*NEEDED, *UNREAD) if (root / n).is_file())
         raise VocabError(
             f"{root}: there is no tokenizer.json (a draft has no vocabulary of its own; it is the target's)",
-            hint=f"a target folder needs {', '.join(NEEDED)} (a few MB, no weights); found: {', '.join(there) or 'none'}",
+            hint=f"a target folder needs {', '.join(NEEDED)} (a few MB, no weights); it has: {there or 'none'}",
         )
-    optional = {n: read_json(root / n) if (root / n).is_file() else {} for n in ("tokenizer_config.json", "config.json")}
+    optional = {
+        n: read_json(root / n) if (root / n).is_file() else {} for n in ("tokenizer_config.json", "config.json")
+    }
     files = TokenizerFiles(
         root,
         read_json(root / "tokenizer.json"),
@@ -97,7 +100,7 @@ def vocab_rows(files: TokenizerFiles, vocab_size: int, pre: str | None = None) -
     ]
     rows += [
         KV(f"tokenizer.ggml.{SPECIAL_KEYS[word]}_token_id", V.UINT32, number, source=source)
-        for word, (number, source) in special_ids(files).items()
+        for word, (number, source) in _checked(special_ids(files), vocab_size).items()
     ]
     rows += [
         KV(f"tokenizer.ggml.add_{word}_token", V.BOOL, flag, source="tokenizer_config.json")
@@ -115,7 +118,7 @@ def pre_tokenizer(files: TokenizerFiles) -> str:
     near = max(PRE_TOKENIZERS, key=lambda r: difflib.SequenceMatcher(None, r.pattern, found).ratio())
     raise VocabError(
         f"{files.root / 'tokenizer.json'}: the pre-tokenizer is not known: {found or 'it has no pattern'}",
-        hint=f"the nearest known one is {near.name} ({near.pattern}); if you know llama.cpp's name for it, pass --pre NAME",
+        hint=f"the nearest known one is {near.name} ({near.pattern}); if llama.cpp has a name for it, pass --pre NAME",
     )
 
 
@@ -142,17 +145,29 @@ def tokens_named_mask(files: TokenizerFiles) -> dict[str, int]:
     return {t["content"]: t["id"] for t in _added(files) if "mask" in t["content"].lower()}
 
 
-# ── parts ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── parts ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _check_kind(files: TokenizerFiles) -> None:
     model = files.tokenizer.get("model") or {}
     decoder = (files.tokenizer.get("decoder") or {}).get("type")
+    if not model.get("vocab"):
+        raise VocabError(f"{files.root / 'tokenizer.json'}: there is no vocabulary in it", hint="download it again")
     if model.get("type") != "BPE" or model.get("byte_fallback") or decoder != "ByteLevel":
         raise VocabError(
             f"{files.root / 'tokenizer.json'}: a {model.get('type')} tokenizer with decoder {decoder} is not supported",
             hint="byte-level BPE (Qwen, Llama 3 and their like) is",
         )
+
+
+def _checked(ids: Mapping[str, tuple[int, str]], vocab_size: int) -> Mapping[str, tuple[int, str]]:
+    for word, (number, source) in ids.items():
+        if not 0 <= number < vocab_size:
+            raise VocabError(
+                f"{source}: {word}_token_id is {number}, outside the vocabulary of {vocab_size}",
+                hint=f"correct it in a copy of {source}, or set it to null",
+            )
+    return ids
 
 
 def _added(files: TokenizerFiles) -> list[Mapping[str, Any]]:
@@ -170,7 +185,7 @@ def _tokens(files: TokenizerFiles, vocab_size: int) -> tuple[list[str], list[int
     highest = max(by_id)
     if highest >= vocab_size:
         raise VocabError(
-            f"the tokenizer has ids up to {highest} ({by_id[highest][0]!r}), the embedding table only {vocab_size} rows",
+            f"the tokenizer has ids up to {highest} ({by_id[highest][0]!r}), the embedding table {vocab_size} rows",
             hint="draft and target do not belong together, or vocab_size in config.json is wrong",
         )
     pairs = [by_id.get(i) or (f"[PAD{i}]", UNUSED) for i in range(vocab_size)]
@@ -237,23 +252,30 @@ def _template_adds(step: Mapping[str, Any], files: TokenizerFiles) -> dict[str, 
 
 def _chat_template(root: Path, tokenizer_config: Mapping[str, Any]) -> Any:
     """tokenizer_config.json's template (a string or a list of named ones), else chat_template.jinja or .json."""
-    if "chat_template" in tokenizer_config:
-        return tokenizer_config["chat_template"]
+    if (template := tokenizer_config.get("chat_template")) is not None:
+        return template
     if (root / "chat_template.jinja").is_file():
         return (root / "chat_template.jinja").read_text(encoding="utf-8")
-    return read_json(root / "chat_template.json").get("chat_template") if (root / "chat_template.json").is_file() else None
+    older = root / "chat_template.json"
+    return read_json(older).get("chat_template") if older.is_file() else None
+
+
+def _named_templates(templates: Any) -> dict[str, str]:
+    """A list of {"name": …, "template": …}; an entry without either is none."""
+    entries = [t for t in templates if isinstance(t, Mapping)] if isinstance(templates, list) else []
+    return {t["name"]: t["template"] for t in entries if t.get("name") and isinstance(t.get("template"), str)}
 
 
 def _template_rows(template: Any) -> list[KV]:
     if template is None:
         return []
-    named = {"default": template} if isinstance(template, str) else {t["name"]: t["template"] for t in template}
+    named = {"default": template} if isinstance(template, str) else _named_templates(template)
     others = {"".join(c if c.isascii() and c.isalnum() else "_" for c in n): n for n in named if n != "default"}
-    rows = [KV(f"tokenizer.chat_template.{key}", V.STRING, named[n], source="chat template") for key, n in others.items()]
+    rows = [
+        KV(f"tokenizer.chat_template.{key}", V.STRING, named[n], source="chat template") for key, n in others.items()
+    ]
     if others:
         rows.append(KV("tokenizer.chat_templates", V.ARRAY, list(others), V.STRING, "chat template"))
     if "default" in named:
         rows.append(KV("tokenizer.chat_template", V.STRING, named["default"], source="chat template"))
     return rows
-
-

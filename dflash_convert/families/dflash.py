@@ -12,7 +12,7 @@ from dflash_convert.families.family import Family
 from dflash_convert.schema import DRAFT_KEYS, DRAFT_TENSORS, OWN_TABLES
 
 
-def is_mine(config: Mapping[str, Any], names: Collection[str]) -> bool:
+def is_mine(_: Mapping[str, Any], names: Collection[str]) -> bool:
     """A projection of target features and the norm behind it: what every DFlash draft has and no other model."""
     return "fc.weight" in names and "hidden_norm.weight" in names
 

@@ -39,7 +39,7 @@ class Configs:
         return int(self.draft.get("head_dim") or self.draft["hidden_size"] // self.draft["num_attention_heads"])
 
     def first(self, *places: str) -> Any:
-        """The value at the first of `places` that is not null ("D." = inside dflash_config, "R." = inside the rope dict).
+        """The value at the first of `places` that is not null ("D." = in dflash_config, "R." = in the rope dict).
 
         Raises ConfigError when two places say different things.
         """
@@ -68,7 +68,7 @@ Derive = Callable[[Configs], Any]
 
 @dataclass(frozen=True)
 class Key:
-    """One key. types: the GGUF value types llama.cpp's loader takes. default: what it assumes when the key is absent."""
+    """One key. types: the GGUF value types llama.cpp's loader takes. default: what it assumes if the key is absent."""
 
     name: str
     types: tuple[str, ...]
@@ -208,7 +208,8 @@ KEYS = (
         cause="acceptance falls once the context is longer than the window"),
     Key("dflash.attention.sliding_window_pattern", FLAGS, pattern, "layer_types", no_window,
         cause="layers slide that were trained with full attention, or the other way round"),
-    Key("dflash.attention.causal", BOOL, causal, "is_causal", constant(False), cause="the block is masked the wrong way"),
+    Key("dflash.attention.causal", BOOL, causal, "is_causal", constant(False),
+        cause="the block is masked the wrong way"),
     Key("dflash.attention.value_scale", F32, at("D.attention_value_scale", "attention_value_scale"),
         "attention_value_scale", constant(1.0), cause="every attention output is scaled wrong"),
     Key("dflash.rope.freq_base", F32, trained("R.rope_theta", "rope_theta"), "rope_theta",

@@ -44,6 +44,14 @@ NAMES = (
     Name("blk.{i}.ffn_down.weight", "layers.{i}.mlp.down_proj.weight"),
 )
 PREFIX = "model."
+# part of a source tensor's name → the family it belongs to, which this table does not describe
+UNSUPPORTED: Mapping[str, str] = {
+    "markov_head.": "DSpark drafts",
+    "candidate_selector.": "DFlash2 drafts",
+    "aux_hidden_norms.": "Laguna drafts",
+    "prefix_gru.": "Domino drafts",
+    "d2t": "drafts with a vocabulary of their own",
+}
 BUFFERS = ("rotary_emb.inv_freq",)  # recomputed from the config by every runtime; no weights
 
 
@@ -85,7 +93,7 @@ def _plain(name: str) -> str:
 
 
 def neox_order(n_rows: int, head_dim: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Where each row of a NEOX-ordered tensor lies in an interleaved one: per head the even dimensions, then the odd."""
+    """Where each row of a NEOX-ordered tensor lies in an interleaved one: a head's even dimensions, then its odd."""
     rows = np.arange(n_rows, dtype=np.int64).reshape(-1, head_dim)  # (n_head, head_dim)
     return np.concatenate([rows[:, 0::2], rows[:, 1::2]], axis=1).reshape(-1)  # (n_rows)
 

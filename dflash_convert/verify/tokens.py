@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,22 @@ MASK = "tokenizer.ggml.mask_token_id"
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5  # llama.cpp's token types
 
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_TAIL = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_END = r"[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 # pre-tokenizer name of llama.cpp → the split pattern of tokenizer.json that it stands for
 PATTERNS: Mapping[str, str] = {
-    "qwen2": rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_TAIL}",
-    "qwen35": rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_TAIL}",
-    "llama-bpe": rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_TAIL}",
+    "qwen2": rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+{_END}",
+    "qwen35": rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+{_END}",
+    "llama-bpe": rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+{_END}",
 }
-SPECIAL = {"bos": "bos", "eos": "eos", "unk": "unknown", "sep": "seperator", "pad": "padding", "cls": "cls", "mask": "mask"}
+SPECIAL = {
+    "bos": "bos",
+    "eos": "eos",
+    "unk": "unknown",
+    "sep": "seperator",
+    "pad": "padding",
+    "cls": "cls",
+    "mask": "mask",
+}
 MARKED_SPECIAL = ("<pad>", "<mask>", "<2mass>", "[@BOS@]")  # control tokens that some files do not mark as special
 
 
@@ -39,7 +48,7 @@ def expected_tokenizer(target: Target, n_vocab: int) -> dict[str, Any] | None:
     """
     if target.gguf is not None:
         return {k: kv.value for k, kv in target.gguf.kv.items() if k.startswith(PREFIX) and k != MASK}
-    files = _Files.of(target.path)
+    files = _read_files(target.path)
     if files.tokenizer.get("model", {}).get("type") != "BPE" or not _is_byte_level(files.tokenizer):
         return None
     tokens, types = _vocabulary(files.tokenizer, n_vocab)
@@ -55,20 +64,22 @@ def expected_tokenizer(target: Target, n_vocab: int) -> dict[str, Any] | None:
     }
 
 
+@dataclass(frozen=True)
 class _Files:
-    """The three JSON files of a tokenizer folder; an absent one is an empty object."""
+    """The JSON files of a tokenizer folder; an absent one is an empty object."""
 
-    def __init__(self, root: Path, tokenizer: dict[str, Any], settings: dict[str, Any], config: dict[str, Any]) -> None:
-        self.root, self.tokenizer, self.settings, self.config = root, tokenizer, settings, config
+    root: Path
+    tokenizer: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    config: Mapping[str, Any]
 
-    @classmethod
-    def of(cls, root: Path) -> _Files:
-        if not (root / "tokenizer.json").is_file():
-            raise VocabError(
-                f"{root}: there is no tokenizer.json", hint="fetch the target's tokenizer files (no weights are needed)"
-            )
-        names = ("tokenizer.json", "tokenizer_config.json", "config.json")
-        return cls(root, *[_read(root / name) for name in names])
+
+def _read_files(root: Path) -> _Files:
+    if not (root / "tokenizer.json").is_file():
+        raise VocabError(
+            f"{root}: there is no tokenizer.json", hint="fetch the target's tokenizer files (no weights are needed)"
+        )
+    return _Files(root, *[_read(root / name) for name in ("tokenizer.json", "tokenizer_config.json", "config.json")])
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -180,8 +191,8 @@ def _encoder_of_gguf(gguf: GGUFFile) -> Any:
     pattern = PATTERNS.get(gguf.get("tokenizer.ggml.pre", ""))
     if gguf.get("tokenizer.ggml.model") != "gpt2" or pattern is None:
         raise VocabError(
-            f"{gguf.path.name}: text cannot be encoded with tokenizer.ggml.model {gguf.get('tokenizer.ggml.model')} and "
-            f"pre {gguf.get('tokenizer.ggml.pre')}",
+            f"{gguf.path.name}: text cannot be encoded: tokenizer.ggml.model is {gguf.get('tokenizer.ggml.model')}, "
+            f"tokenizer.ggml.pre {gguf.get('tokenizer.ggml.pre')}",
             hint="give the target as a folder with tokenizer.json",
         )
     tokens, kinds = list(gguf.get("tokenizer.ggml.tokens")), list(gguf.get("tokenizer.ggml.token_type"))
@@ -191,6 +202,7 @@ def _encoder_of_gguf(gguf: GGUFFile) -> Any:
     encoder.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(False, use_regex=False)])
     encoder.decoder = decoders.ByteLevel()
     encoder.add_special_tokens([AddedToken(t, normalized=False) for t in _of_kind(tokens, kinds, CONTROL)])
+    encoder.add_tokens([AddedToken(t, normalized=False) for t in _of_kind(tokens, kinds, USER_DEFINED)])
     return encoder
 
 

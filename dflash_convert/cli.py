@@ -1,0 +1,222 @@
+"""The command line: parse, call the library, render. Nothing is decided here.
+
+`main` is the only place where exceptions become exit codes: 0 done or verified, 1 the answer is no, 2 could not run,
+70 a bug of ours, 130 interrupted. Everything heavy is imported inside the commands, so that --help answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, Optional
+
+import typer
+from typer.exceptions import TyperException
+
+from dflash_convert.console import Console, Mode
+from dflash_convert.errors import EXIT_BUG, EXIT_INTERRUPTED, EXIT_NO, EXIT_OK, DflashError, UsageError
+
+app = typer.Typer(
+    name="dflash-convert",
+    help="DFlash drafts for llama.cpp: convert a checkpoint, quantize it, prove the result against the original.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+# ── options that commands share ────────────────────────────────────────────────────────────────────────────────────────
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, errors included.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the result.")]
+Force = Annotated[bool, typer.Option("--force", "-f", help="Replace an existing output.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and touch nothing.")]
+Given = Optional[str]  # noqa: UP045  (typer reads the annotation)
+
+
+def console_of(json: bool, quiet: bool) -> Console:
+    """The console in the mode that was asked for."""
+    if json and quiet:
+        raise UsageError("--json and --quiet exclude each other", hint="--json prints the path too")
+    return Console("json" if json else "quiet" if quiet else "human")
+
+
+# ── commands ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@app.command("hf-to-gguf")
+def hf_to_gguf(
+    draft: Annotated[str, typer.Argument(help="The draft (or, without --target, a target): a folder or a Hub id.")],
+    target: Annotated[
+        Given, typer.Option("--target", help="The draft's target: a folder or a Hub id org/name[@rev].")
+    ] = None,
+    out: Annotated[
+        Optional[Path], typer.Option("--out", "-o", help="The output file. [default: a name llama.cpp finds]")
+    ] = None,  # noqa: UP045
+    outtype: Annotated[str, typer.Option(help="f32, f16, bf16, q8_0, or auto: as stored.")] = "auto",
+    block_size: Annotated[
+        Given, typer.Option(help="Where the config lacks it: block size the draft was trained with.")
+    ] = None,
+    mask_token_id: Annotated[Given, typer.Option(help="Where the config lacks it: id of the mask token.")] = None,
+    target_layer_ids: Annotated[
+        Given, typer.Option(help="Where the config lacks them: tapped layers, e.g. 1,9,17,25,33.")
+    ] = None,
+    rope_theta: Annotated[Given, typer.Option(help="Where the config lacks it: base of the rotary embedding.")] = None,
+    sliding_window: Annotated[
+        Given, typer.Option(help="Where the config lacks it: window of the sliding layers.")
+    ] = None,
+    layer_types: Annotated[
+        Given, typer.Option(help="Where the config lacks them: S,S,F (sliding, full), or one for all.")
+    ] = None,
+    pre: Annotated[
+        Given, typer.Option(help="llama.cpp's name of the pre-tokenizer, where it is not recognised.")
+    ] = None,
+    dry_run: DryRun = False,
+    force: Force = False,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Convert a draft checkpoint (or a target model) to a GGUF that mainline llama.cpp loads."""
+    from dflash_convert import views
+    from dflash_convert.convert import plan_conversion, write_conversion
+
+    console = console_of(json, quiet)
+    overrides = views.read_flags(block_size, mask_token_id, target_layer_ids, rope_theta, sliding_window, layer_types)
+    job = plan_conversion(
+        draft,
+        target,
+        out,
+        outtype=outtype,
+        overrides=overrides,
+        pre=pre,
+        force=force or dry_run,
+        progress=console.progress,
+    )
+    views.show_notes(console, job.plan)
+    if dry_run:
+        return views.show_plan(console, job.plan, job.path)
+    write_conversion(job, force=force, progress=console.progress)
+    return views.show_result(console, job.plan, job.path)
+
+
+@app.command()
+def quantize(
+    src: Annotated[Path, typer.Argument(metavar="IN", help="A GGUF in F32, F16 or BF16.")],
+    dst: Annotated[Path, typer.Argument(metavar="OUT", help="The output file.")],
+    file_type: Annotated[str, typer.Argument(metavar="TYPE", help="F32, F16, BF16, Q8_0, Q4_K_S, Q4_K_M or Q6_K.")],
+    threads: Annotated[Optional[int], typer.Option(min=1, help="Threads. [default: one a core]")] = None,  # noqa: UP045
+    allow_requantize: Annotated[bool, typer.Option(help="Quantize what is quantized already, at a loss.")] = False,
+    dry_run: DryRun = False,
+    force: Force = False,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Quantize a GGUF, byte for byte as llama.cpp's own quantizer does."""
+    from dflash_convert import views
+    from dflash_convert.quantize import plan_file, quantize_file
+
+    console = console_of(json, quiet)
+    plan = plan_file(src, file_type, allow_requantize=allow_requantize)
+    views.show_notes(console, plan)
+    if dry_run:
+        return views.show_plan(console, plan, dst)
+    with console.progress(plan.file_size, dst.name) as advance:
+        quantize_file(
+            src, dst, file_type, threads=threads, force=force, allow_requantize=allow_requantize, progress=advance
+        )
+    return views.show_result(console, plan, dst)
+
+
+@app.command()
+def verify(
+    gguf: Annotated[Path, typer.Argument(help="The draft's GGUF.")],
+    source: Annotated[
+        Given, typer.Option("--source", help="The checkpoint it was made from: a folder or a Hub id.")
+    ] = None,
+    target: Annotated[Given, typer.Option("--target", help="The target: a folder, a Hub id, or a GGUF.")] = None,
+    only: Annotated[
+        Given, typer.Option(help="Levels: structure,tensors,forward,acceptance. [default: all that can run]")
+    ] = None,
+    prompts: Annotated[
+        Optional[Path], typer.Option(help="A file of prompts, one a line. [default: bundled ones]")
+    ] = None,  # noqa: UP045
+    tokens: Annotated[Optional[int], typer.Option(min=1, help="Tokens to generate for each prompt.")] = None,  # noqa: UP045
+    n_max: Annotated[
+        Optional[int], typer.Option(min=1, help="Tokens drafted a step, at most. [default: block size - 1]")
+    ] = None,  # noqa: UP045
+    min_accept_ratio: Annotated[
+        Optional[float], typer.Option(help="Least share of the original's accepted length.")
+    ] = None,  # noqa: UP045
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Every check, not only what matters.")] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Prove a draft's GGUF against the checkpoint it was made from: exit 0 verified, 1 the answer is no."""
+    from dflash_convert import views
+    from dflash_convert.verify import verify as run
+
+    console = console_of(json, quiet)
+    levels = [name.strip() for name in only.split(",")] if only else None
+    given = {"n_tokens": tokens, "n_max": n_max, "min_accept_ratio": min_accept_ratio, "prompts": prompts}
+    options: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
+    where = views.locate(source, target, levels, console.progress)
+    with console.progress(gguf.stat().st_size if gguf.is_file() else 0, gguf.name) as advance:
+        report = run(gguf, source=where.source, target=where.target, only=levels, progress=advance, **options)
+    views.show_report(console, report, verbose=verbose)
+    return EXIT_OK if report.ok else EXIT_NO
+
+
+def show_version(value: bool) -> None:
+    """Print the version and stop."""
+    if value:
+        from dflash_convert import __version__
+
+        Console().show(f"dflash-convert {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options of the program itself."""
+
+
+# ── from exceptions to exit codes ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run the program and exit."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    sys.exit(run(args, Console(mode_of(args))))
+
+
+def mode_of(args: Sequence[str]) -> Mode:
+    """The mode in which errors are told, even those of parsing."""
+    return "json" if "--json" in args else "quiet" if {"-q", "--quiet"} & set(args) else "human"
+
+
+def run(args: Sequence[str], console: Console) -> int:
+    """Run the program; every exception ends here as an exit code."""
+    try:
+        return int(app(args=list(args), standalone_mode=False, prog_name="dflash-convert") or EXIT_OK)
+    except TyperException as e:
+        wrong = UsageError(e.format_message(), hint="dflash-convert --help, or dflash-convert COMMAND --help")
+        console.error(wrong)
+        return wrong.exit_code
+    except DflashError as e:
+        console.error(e)
+        return e.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        console.warn("interrupted; nothing unfinished was left behind")
+        return EXIT_INTERRUPTED
+    except Exception as e:
+        if os.environ.get("DFLASH_DEBUG"):
+            traceback.print_exc()
+        console.error(e)
+        return EXIT_BUG

@@ -1,0 +1,154 @@
+"""Block quantization: float32 rows to ggml's block formats and back.
+
+In: rows of float32, or rows of bytes. Out: the other. Promised: byte for byte what ggml (built for x86-64 without FMA)
+writes without importance weights; decoding gives the float32 values ggml gives.
+
+`TYPES` is the table: everything ggml can store, by name. A type with `encode=None` can be read but not written.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from gguf import quants as gguf_quants
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+
+from dflash_convert.quants import blocks32, floats, q4_q5_k, q6_k
+
+__all__ = ["TYPES", "QuantType", "dequantize", "quantize"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Kernel = Callable[[Array, Array], None]  # (blocks in, room for blocks out)
+
+CHUNK = 1 << 18  # weights a thread takes at once: a millisecond of work, a megabyte of float32
+
+
+@dataclass(frozen=True)
+class QuantType:
+    """A ggml type.
+
+    block: weights in a block; bytes: bytes of a block. encode: (n, block) float32 → (n, bytes) uint8, None if we cannot
+    write the type; decode: the reverse. Both fill their second argument. halves: byte offsets of a block's half floats,
+    the fields that can overflow.
+    """
+
+    name: str
+    id: GGMLQuantizationType
+    block: int
+    bytes: int
+    encode: Kernel | None
+    decode: Kernel
+    halves: tuple[int, ...] = ()
+
+
+def _by_gguf(type_id: GGMLQuantizationType, raw: Array, out: Array) -> None:
+    out[:] = gguf_quants.dequantize(raw, type_id)
+
+
+def _row(name: str, encode: Kernel | None, decode: Kernel | None, *halves: int) -> tuple[str, QuantType]:
+    type_id = GGMLQuantizationType[name]
+    block, size = GGML_QUANT_SIZES[type_id]
+    return name, QuantType(name, type_id, block, size, encode, decode or partial(_by_gguf, type_id), halves)
+
+
+TYPES: Mapping[str, QuantType] = MappingProxyType(
+    dict(
+        [
+            _row("F32", floats.encode_f32, floats.decode_f32),
+            _row("F16", floats.encode_f16, floats.decode_f16, 0),
+            _row("BF16", floats.encode_bf16, floats.decode_bf16),
+            _row("Q8_0", blocks32.encode_q8_0, blocks32.decode_q8_0, 0),
+            _row("Q5_0", blocks32.encode_q5_0, blocks32.decode_q5_0, 0),
+            _row("Q5_1", blocks32.encode_q5_1, blocks32.decode_q5_1, 0, 2),
+            _row("Q4_K", q4_q5_k.encode_q4_k, q4_q5_k.decode_q4_k, 0, 2),
+            _row("Q5_K", q4_q5_k.encode_q5_k, q4_q5_k.decode_q5_k, 0, 2),
+            _row("Q6_K", q6_k.encode_q6_k, q6_k.decode_q6_k, 208),
+            # read through the gguf package
+            _row("Q4_0", None, None, 0),
+            _row("Q4_1", None, None, 0, 2),
+            _row("Q2_K", None, None, 80, 82),
+            _row("Q3_K", None, None, 108),
+            _row("IQ4_NL", None, None, 0),
+            _row("IQ4_XS", None, None, 0),
+            _row("IQ3_XXS", None, None, 0),
+            _row("IQ3_S", None, None, 0),
+            _row("IQ2_XXS", None, None, 0),
+            _row("IQ2_XS", None, None, 0),
+            _row("IQ2_S", None, None, 0),
+            _row("IQ1_S", None, None, 0),
+            _row("IQ1_M", None, None),  # its half is spread over the scales
+            _row("TQ1_0", None, None, 52),
+            _row("TQ2_0", None, None, 64),
+            _row("MXFP4", None, None),
+            _row("NVFP4", None, None),
+        ]
+    )
+)
+
+
+def quantize(x: Array, type_name: str, threads: int | None = None) -> Array:
+    """Encode rows.
+
+    x: (rows, cols) float32, C-contiguous, cols a multiple of the type's block. Returns (rows, bytes per row) uint8.
+    threads: how many to use, None for all that the process may. Raises ValueError: an unknown type or one without an
+    encoder, another dtype or layout, a row that does not divide.
+    """
+    qtype = _known(type_name)
+    if qtype.encode is None:
+        raise ValueError(f"{type_name} cannot be encoded; these can: {', '.join(t for t in TYPES if TYPES[t].encode)}")
+    if x.ndim != 2 or x.dtype != np.float32 or not x.flags.c_contiguous:
+        raise ValueError(f"wanted a C-contiguous (rows, cols) float32 array, got {x.dtype} of shape {x.shape}")
+    out = np.empty((x.shape[0], _divided(x.shape[1], qtype.block, qtype) * qtype.bytes), np.uint8)
+    blocks, room = x.reshape(-1, qtype.block), out.reshape(-1, qtype.bytes)
+    _spread(qtype.encode, blocks, room, qtype.block, threads)
+    return out
+
+
+def dequantize(raw: Array, type_name: str, threads: int | None = 1) -> Array:
+    """Decode rows: (rows, bytes per row) uint8, C-contiguous → (rows, cols) float32.
+
+    Raises ValueError: an unknown type, another dtype or layout, a row that does not divide.
+    """
+    qtype = _known(type_name)
+    if raw.ndim != 2 or raw.dtype != np.uint8 or not raw.flags.c_contiguous:
+        raise ValueError(f"wanted a C-contiguous (rows, bytes) uint8 array, got {raw.dtype} of shape {raw.shape}")
+    out = np.empty((raw.shape[0], _divided(raw.shape[1], qtype.bytes, qtype) * qtype.block), np.float32)
+    _spread(qtype.decode, raw.reshape(-1, qtype.bytes), out.reshape(-1, qtype.block), qtype.block, threads)
+    return out
+
+
+def available_threads() -> int:
+    """Processors this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _known(type_name: str) -> QuantType:
+    if type_name not in TYPES:
+        raise ValueError(f"unknown type {type_name!r}; known: {', '.join(TYPES)}")
+    return TYPES[type_name]
+
+
+def _divided(length: int, unit: int, qtype: QuantType) -> int:
+    if length % unit:
+        raise ValueError(f"a row of {length} is not a multiple of {unit}, the block of {qtype.name}")
+    return length // unit
+
+
+def _spread(kernel: Kernel, given: Array, room: Array, block: int, threads: int | None) -> None:
+    """Run `kernel` over slices of blocks, in threads: the kernels hold no GIL."""
+    step = max(1, CHUNK // block)
+    slices = [slice(start, start + step) for start in range(0, len(given), step)]
+    n = min(available_threads() if threads is None else threads, len(slices))
+    if n <= 1:
+        for s in slices:
+            kernel(given[s], room[s])
+        return
+    with ThreadPoolExecutor(n) as pool:
+        list(pool.map(lambda s: kernel(given[s], room[s]), slices))

@@ -1,0 +1,217 @@
+"""The search behind Q4_K and Q5_K: for every 32 weights, the scale and minimum that lose least.
+
+In: sub-blocks (n, 32) float32 and a `Grid` of scales to try. Out: a `Fit`, one entry a sub-block, with
+
+    w ≈ scale·q - minimum          q = 0 … top
+
+Promised: the same float32 operations in the same order as ggml's make_qkx2_quants, so the same bits.
+
+How it is fast: a float sum must keep its order, so there is nothing to vectorise within a sub-block. But sub-blocks are
+independent: `LANES` of them are transposed so that weight i of all lies in one row, and each loop over lanes becomes
+SIMD instructions, every lane summing its own weights in order. What a lane knows is a column of `s`, one row a
+quantity; as rows of one array with a constant shape, they cost the compiler no alias checks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dflash_convert.quants.kernel import Array, Scalar, inlined, kernel
+from dflash_convert.quants.rounding import nearest_int
+
+f32, i32 = np.float32, np.int32
+ZERO, ONE, N_FLOAT = f32(0.0), f32(1.0), f32(32.0)
+FIRST = i32(0)
+
+N = 32  # weights in a sub-block
+LANES = 64  # sub-blocks side by side: three (32, 64) float32 arrays stay in the L1 cache
+
+# rows of the lane state
+LOW, HIGH = 0, 1  # smallest weight (at most 0; later the best minimum), largest weight
+SUM_W, SUM_X = 2, 3  # of the importances, of importance · weight
+SCALE, ERROR = 4, 5  # best so far
+INVERSE = 6  # 1/scale tried now
+SUM_Q, SUM_QQ, SUM_QX = 7, 8, 9  # of this candidate: importance times q, q², q·weight
+TRY_DET, TRY_SCALE, TRY_LOW, TRY_ERROR = 10, 11, 12, 13  # the least-squares fit to its q
+KEPT_INVERSE, KEPT_LOW = 14, 15  # what gave the q of the best: `level_of` repeats them from it
+N_ROWS = 16
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The scales tried: q = 0 … top over the range, widened by first + k·step for k = 0 … steps."""
+
+    top: int
+    first: float
+    step: float
+    steps: int
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Per sub-block, (n,) float32 each: scale and minimum, and what the search's own q are made from."""
+
+    scale: Array
+    minimum: Array
+    inverse: Array
+    low: Array
+
+
+def search(sub_blocks: Array, grid: Grid) -> Fit:
+    """The best fit of each of the (n, 32) float32 sub-blocks."""
+    found = np.empty((4, sub_blocks.shape[0]), f32)
+    _search(sub_blocks, i32(grid.top), f32(grid.first), f32(grid.step), grid.steps, found)
+    return Fit(*found)
+
+
+@kernel
+def _search(sub_blocks: Array, top: Scalar, first: Scalar, step: Scalar, steps: int, found: Array) -> None:
+    x = np.empty((N, LANES), f32)  # weights
+    w = np.empty((N, LANES), f32)  # their importances
+    q = np.empty((N, LANES), f32)  # levels of the candidate
+    s = np.empty((N_ROWS, LANES), f32)
+    for start in range(0, sub_blocks.shape[0], LANES):
+        _load(sub_blocks, start, x)
+        _weigh(x, w, s)
+        _survey(x, w, s)
+        _first_guess(x, w, s, top)
+        for k in range(steps + 1):
+            _quantize(x, w, q, s, top, first + step * f32(k) + f32(top))
+            _solve(s)
+            _measure(x, w, q, s)
+            _keep_better(s)
+        _store(s, found, start)
+
+
+@inlined
+def _load(sub_blocks: Array, start: int, x: Array) -> None:
+    """(LANES, 32) → (32, LANES); lanes beyond the last sub-block hold zeros."""
+    n = min(LANES, sub_blocks.shape[0] - start)
+    if n < LANES:
+        x[:] = ZERO
+    for j in range(n):
+        for i in range(N):
+            x[i, j] = sub_blocks[start + j, i]
+
+
+@inlined
+def _weigh(x: Array, w: Array, s: Array) -> None:
+    """Importance of a weight: its magnitude, above the root mean square of its sub-block."""
+    for j in range(LANES):
+        s[SUM_X, j] = ZERO
+    for i in range(N):
+        for j in range(LANES):
+            s[SUM_X, j] += x[i, j] * x[i, j]
+    for j in range(LANES):
+        s[SUM_X, j] = np.sqrt(s[SUM_X, j] / N_FLOAT)
+    for i in range(N):
+        for j in range(LANES):
+            w[i, j] = s[SUM_X, j] + abs(x[i, j])
+
+
+@inlined
+def _survey(x: Array, w: Array, s: Array) -> None:
+    """Range and weighted sums. The range always holds 0."""
+    for j in range(LANES):
+        s[LOW, j] = s[HIGH, j] = x[0, j]
+        s[SUM_W, j] = w[0, j]
+        s[SUM_X, j] = w[0, j] * x[0, j]
+    for i in range(1, N):
+        for j in range(LANES):
+            s[LOW, j] = x[i, j] if x[i, j] < s[LOW, j] else s[LOW, j]
+            s[HIGH, j] = x[i, j] if x[i, j] > s[HIGH, j] else s[HIGH, j]
+            s[SUM_W, j] += w[i, j]
+            s[SUM_X, j] += w[i, j] * x[i, j]
+    for j in range(LANES):
+        s[LOW, j] = ZERO if s[LOW, j] > ZERO else s[LOW, j]
+
+
+@inlined
+def _first_guess(x: Array, w: Array, s: Array, top: Scalar) -> None:
+    """The plain scale, from the range, and its error: what a candidate has to beat.
+
+    Where all weights are one value ≤ 0 there is no range: scale 0, and no candidate passes an error of -1.
+    """
+    for j in range(LANES):
+        s[INVERSE, j] = f32(top) / (s[HIGH, j] - s[LOW, j])
+        s[SCALE, j] = ONE / s[INVERSE, j]
+        s[ERROR, j] = ZERO
+    for i in range(N):
+        for j in range(LANES):
+            level = f32(level_of(x[i, j], s[LOW, j], s[INVERSE, j], top))
+            miss = s[SCALE, j] * level + s[LOW, j] - x[i, j]
+            s[ERROR, j] += w[i, j] * (miss * miss)
+    for j in range(LANES):
+        flat = s[HIGH, j] == s[LOW, j]
+        s[SCALE, j] = ZERO if flat else s[SCALE, j]
+        s[ERROR, j] = -ONE if flat else s[ERROR, j]
+        s[KEPT_INVERSE, j] = ZERO if flat else s[INVERSE, j]
+        s[KEPT_LOW, j] = s[LOW, j]
+
+
+@inlined
+def level_of(x: Scalar, low: Scalar, inverse: Scalar, top: Scalar) -> Scalar:
+    q = nearest_int(inverse * (x - low))
+    q = top if q > top else q
+    return FIRST if q < FIRST else q
+
+
+@inlined
+def _quantize(x: Array, w: Array, q: Array, s: Array, top: Scalar, widened: Scalar) -> None:
+    """Levels for the candidate scale, from the minimum of the best so far; their weighted sums."""
+    for j in range(LANES):
+        s[INVERSE, j] = widened / (s[HIGH, j] - s[LOW, j])
+        s[SUM_Q, j] = s[SUM_QQ, j] = s[SUM_QX, j] = ZERO
+    for i in range(N):
+        for j in range(LANES):
+            level = f32(level_of(x[i, j], s[LOW, j], s[INVERSE, j], top))
+            q[i, j] = level
+            weighted = w[i, j] * level
+            s[SUM_Q, j] += weighted
+            s[SUM_QQ, j] += weighted * level
+            s[SUM_QX, j] += weighted * x[i, j]
+
+
+@inlined
+def _solve(s: Array) -> None:
+    """Scale and minimum that fit the levels best (least squares); a minimum above 0 is taken as 0."""
+    for j in range(LANES):
+        det = s[SUM_W, j] * s[SUM_QQ, j] - s[SUM_Q, j] * s[SUM_Q, j]
+        scale = (s[SUM_W, j] * s[SUM_QX, j] - s[SUM_X, j] * s[SUM_Q, j]) / det
+        low = (s[SUM_QQ, j] * s[SUM_X, j] - s[SUM_Q, j] * s[SUM_QX, j]) / det
+        s[TRY_SCALE, j] = s[SUM_QX, j] / s[SUM_QQ, j] if low > ZERO else scale
+        s[TRY_LOW, j] = ZERO if low > ZERO else low
+        s[TRY_DET, j] = det
+
+
+@inlined
+def _measure(x: Array, w: Array, q: Array, s: Array) -> None:
+    for j in range(LANES):
+        s[TRY_ERROR, j] = ZERO
+    for i in range(N):
+        for j in range(LANES):
+            miss = s[TRY_SCALE, j] * q[i, j] + s[TRY_LOW, j] - x[i, j]
+            s[TRY_ERROR, j] += w[i, j] * (miss * miss)
+
+
+@inlined
+def _keep_better(s: Array) -> None:
+    """Take the candidate where it is better. Its minimum is where the next one starts from."""
+    for j in range(LANES):
+        better = (s[TRY_DET, j] > ZERO) & (s[TRY_ERROR, j] < s[ERROR, j])
+        s[KEPT_INVERSE, j] = s[INVERSE, j] if better else s[KEPT_INVERSE, j]
+        s[KEPT_LOW, j] = s[LOW, j] if better else s[KEPT_LOW, j]
+        s[ERROR, j] = s[TRY_ERROR, j] if better else s[ERROR, j]
+        s[SCALE, j] = s[TRY_SCALE, j] if better else s[SCALE, j]
+        s[LOW, j] = s[TRY_LOW, j] if better else s[LOW, j]
+
+
+@inlined
+def _store(s: Array, found: Array, start: int) -> None:
+    for j in range(min(LANES, found.shape[1] - start)):
+        found[0, start + j] = s[SCALE, j]
+        found[1, start + j] = -s[LOW, j]
+        found[2, start + j] = s[KEPT_INVERSE, j]
+        found[3, start + j] = s[KEPT_LOW, j]

@@ -1,0 +1,106 @@
+"""config.json → the sizes and the rope of a decoder, as the transformers library reads them.
+
+In: the raw dict. Names and formulas are the checkpoint's (transformers: modeling_rope_utils). What was trained in
+and is not there is a ConfigError, never a default.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dflash_convert.errors import ConfigError
+from dflash_convert.runtime.ops import Rope, rope_frequencies, yarn_frequencies
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """Sizes of a dense decoder, in the checkpoint's words."""
+
+    num_hidden_layers: int
+    hidden_size: int
+    intermediate_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    rope: Rope
+
+    @property
+    def q_size(self) -> int:
+        return self.num_attention_heads * self.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        return self.num_key_value_heads * self.head_dim
+
+
+def first(key: str, *places: Mapping[str, Any]) -> Any:
+    """The first value of `key` that is not null, or None. In these configs a key may be there and say nothing."""
+    return next((place[key] for place in places if place.get(key) is not None), None)
+
+
+def require(key: str, *places: Mapping[str, Any]) -> Any:
+    """The first value of `key` that is not null; ConfigError if there is none."""
+    value = first(key, *places)
+    if value is None:
+        raise ConfigError(f"config.json: {key} is missing")
+    return value
+
+
+def read_decoder(config: Mapping[str, Any]) -> DecoderConfig:
+    """The decoder part of a config. Raises ConfigError: a missing size, a kind of rope that is not supported."""
+    heads, hidden_size = int(require("num_attention_heads", config)), int(require("hidden_size", config))
+    head_dim = int(first("head_dim", config) or hidden_size // heads)
+    return DecoderConfig(
+        num_hidden_layers=int(require("num_hidden_layers", config)),
+        hidden_size=hidden_size,
+        intermediate_size=int(require("intermediate_size", config)),
+        num_attention_heads=heads,
+        num_key_value_heads=int(first("num_key_value_heads", config) or heads),
+        head_dim=head_dim,
+        rms_norm_eps=float(require("rms_norm_eps", config)),
+        rope=_read_rope(config, head_dim),
+    )
+
+
+def _read_rope(config: Mapping[str, Any], head_dim: int) -> Rope:
+    """Rope from `rope_parameters` (new), `rope_scaling` (old) and the top level; the new place wins."""
+    new, old = (config.get(key) or {} for key in ("rope_parameters", "rope_scaling"))
+    places = (new, old, config)
+    if any(isinstance(value, Mapping) for value in new.values()):
+        raise ConfigError("config.json: not supported yet: rope_parameters for each layer type")
+    theta = float(require("rope_theta", *places))
+    rotary_dim = int(head_dim * float(first("partial_rotary_factor", *places) or 1.0))
+    freqs = rope_frequencies(rotary_dim, theta)
+    kind = first("rope_type", new, old) or first("type", new, old) or "default"
+    if kind == "default":
+        return Rope(freqs)
+    if kind not in ("linear", "yarn"):
+        raise ConfigError(f"config.json: not supported yet: rope of the type {kind!r}")
+    factor = float(require("factor", new, old))
+    return Rope(freqs / factor) if kind == "linear" else _yarn(freqs, theta, factor, {**old, **new}, config)
+
+
+def _yarn(freqs: Any, theta: float, factor: float, rope: Mapping[str, Any], config: Mapping[str, Any]) -> Rope:
+    original = first("original_max_position_embeddings", rope) or require("max_position_embeddings", config)
+    beta_fast, beta_slow = first("beta_fast", rope) or 32.0, first("beta_slow", rope) or 1.0
+    truncate = first("truncate", rope) is not False
+    scaled = yarn_frequencies(freqs, theta, factor, int(original), beta_fast, beta_slow, truncate=truncate)
+    return Rope(scaled, _attention_factor(factor, rope))
+
+
+def _attention_factor(factor: float, rope: Mapping[str, Any]) -> float:
+    """transformers' factor on cosine and sine: given, or a ratio of mscales, or 1 + 0.1 ln(factor)."""
+
+    def mscale(weight: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
+
+    given = first("attention_factor", rope)
+    if given is not None:
+        return float(given)
+    if rope.get("mscale") and rope.get("mscale_all_dim"):
+        return mscale(rope["mscale"]) / mscale(rope["mscale_all_dim"])
+    return mscale(1.0)

@@ -1,0 +1,98 @@
+"""One planned tensor → its bytes, block by block, out of the mapped checkpoint.
+
+Out: buffers in file order, none larger than a block of rows, whatever the tensor's size. Promised: the stored type is
+copied bit for bit; rows are reordered only where the plan says so; a NaN, an Inf or a value that the output type cannot
+hold stops the work and is named by tensor and index. This is the one check that needs the data, so it comes while the
+(still temporary) file is written rather than by reading everything twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from gguf.constants import GGMLQuantizationType as G
+
+from dflash_convert.checkpoint import DTYPES, Array, Checkpoint, SourceTensor
+from dflash_convert.errors import CheckpointError
+from dflash_convert.layout import PlannedTensor
+from dflash_convert.plan import DEINTERLEAVE
+from dflash_convert.quants import quantize
+
+STORED: Mapping[G, np.dtype[Any]] = MappingProxyType({
+    G.F32: DTYPES["F32"], G.F16: DTYPES["F16"], G.BF16: DTYPES["BF16"],
+})  # fmt: skip
+F16_MAX = 65504.0
+# What a type can hold; Q8_0's scale, the largest value of a block / 127, is an F16.
+LARGEST: Mapping[G, float] = MappingProxyType(
+    {G.F16: F16_MAX, G.BF16: float.fromhex("0x1.FEp127"), G.Q8_0: F16_MAX * 127}
+)
+
+
+def tensor_bytes(checkpoint: Checkpoint, tensor: PlannedTensor, head_dim: int) -> Iterator[memoryview]:
+    """The bytes of one planned tensor, block by block. Raises CheckpointError for NaN, Inf or an overflow."""
+    source = checkpoint.tensors[tensor.source]
+    multiple = head_dim if tensor.transform == DEINTERLEAVE and len(tensor.shape) > 1 else 1
+    for first, rows in checkpoint.blocks(tensor.source, multiple=multiple):
+        check_finite(rows, source, first)
+        if tensor.transform == DEINTERLEAVE:
+            rows = deinterleave(rows, head_dim)
+        yield encode(rows, source, tensor.type, first)
+
+
+def check_finite(rows: Array, source: SourceTensor, first: int) -> None:
+    """Refuse NaN and Inf by tensor and index. rows: (n, row length), of any float dtype; first: rows before them."""
+    if rows.dtype.itemsize == 2:  # bf16 and f16: all exponent bits set; compared as integers, at memory speed
+        exponent = np.uint16(0x7C00 if rows.dtype == np.float16 else 0x7F80)
+        finite = not rows.size or bool((rows.view(np.uint16) & np.uint16(0x7FFF)).max() < exponent)
+    else:
+        finite = bool(np.isfinite(rows).all())
+    if not finite:
+        value, index = _first(rows, ~np.isfinite(rows.astype(np.float32)), source, first)
+        raise CheckpointError(
+            f"{source.name} has {value} at {index}: the weights are damaged",
+            hint="download the checkpoint again; if it is published like this, tell its author",
+        )
+
+
+def deinterleave(rows: Array, head_dim: int) -> Array:
+    """Interleaved rotary pairs (0,1)(2,3)… → llama.cpp's halves: per head the even dimensions first, then the odd.
+
+    rows: (heads · head_dim, row length), or (1, head_dim) for a norm.
+    """
+    if rows.shape[0] == 1:
+        return rows.reshape(-1, head_dim // 2, 2).swapaxes(1, 2).reshape(rows.shape)  # (1, pair, even/odd)
+    pairs = rows.reshape(-1, head_dim // 2, 2, rows.shape[1])  # (head, pair, even/odd, row length)
+    return pairs.swapaxes(1, 2).reshape(rows.shape)
+
+
+def encode(rows: Array, source: SourceTensor, wanted: G, first: int) -> memoryview:
+    """Rows in the GGUF type `wanted`; the same type is copied bit for bit. rows: (n, row length)."""
+    if STORED.get(wanted) == rows.dtype:
+        return _flat(rows)
+    values = np.ascontiguousarray(rows, dtype=np.float32)
+    _check_range(values, source, wanted, first)
+    return _flat(quantize(values, wanted.name))
+
+
+def _flat(rows: Array) -> memoryview:
+    return np.ascontiguousarray(rows).view(np.uint8).reshape(-1).data
+
+
+def _check_range(values: Array, source: SourceTensor, wanted: G, first: int) -> None:
+    largest = LARGEST.get(wanted)
+    if largest is not None and values.size and np.abs(values).max() > largest:
+        value, index = _first(values, np.abs(values) > largest, source, first)
+        raise CheckpointError(
+            f"{source.name} has {value:g} at {index}; {wanted.name} ends at {largest:g} and would overflow",
+            hint="use --outtype bf16" if wanted != G.BF16 else "use --outtype f32",
+        )
+
+
+def _first(rows: Array, bad: Array, source: SourceTensor, first: int) -> tuple[float, list[int]]:
+    """The first bad value and its index in the whole tensor."""
+    row, column = np.argwhere(bad)[0]
+    flat = (first + int(row)) * source.row_length + int(column)
+    return float(rows[row, column]), [int(i) for i in np.unravel_index(flat, source.shape)]

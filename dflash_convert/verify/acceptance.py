@@ -1,0 +1,93 @@
+"""Level 4: how many drafted tokens the target accepts, from the file's draft and from the checkpoint's reference.
+
+In: both drafters, a target and texts. Out: checks that the drafted text is plain greedy decoding's, and that the file
+keeps the reference's mean accepted length but for a share. Only this level sees what users see: the same text, faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dflash_convert.errors import GGUFError
+from dflash_convert.runtime.accept import Run, greedy, speculate
+from dflash_convert.runtime.interface import Target as TargetModel
+from dflash_convert.verify.models import Models
+from dflash_convert.verify.report import ACCEPTANCE, FAIL, PASS, Check, LevelResult, judged
+
+# Quantizing to 4 bits costs a trained draft a few percent of accepted length; a tap off by one, a lost window or a
+# wrong rope base costs more than a tenth of it.
+MIN_RATIO = 0.9
+N_TOKENS = 64
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One prompt: plain greedy tokens, and a run of each draft (theirs: the reference's, None without a source)."""
+
+    plain: tuple[int, ...]
+    ours: Run
+    theirs: Run | None
+
+
+def acceptance(models: Models, texts: Sequence[str], n_tokens: int, n_max: int | None, min_ratio: float) -> LevelResult:
+    """Run the loop on every text.
+
+    n_tokens: tokens to generate a prompt. n_max: tokens drafted a step, by default block_size - 1. A file that cannot
+    be loaded or does not fit the target fails; a source or target that cannot be loaded raises.
+    """
+    target, prompts = models.target_model, models.encode(texts)
+    reference = models.reference if models.source is not None else None
+    try:
+        drafter = models.drafter
+        trials = [
+            Trial(
+                plain=tuple(greedy(target, ids, n_tokens)),
+                ours=speculate(target, drafter, ids, n_tokens, n_max),
+                theirs=None if reference is None else speculate(target, reference, ids, n_tokens, n_max),
+            )
+            for ids in prompts
+        ]
+    except GGUFError as e:
+        return judged(ACCEPTANCE, [Check("acceptance", FAIL, "the draft", "not runnable", "a draft", cause=e.message)])
+    return _judge(trials, target, min_ratio)
+
+
+def mean_length(runs: Sequence[Run]) -> float:
+    """Tokens gained a step over all runs: drafted ones kept, and the target's own."""
+    steps = sum(len(run.accepted_per_step) for run in runs)
+    return 1 + sum(run.accepted for run in runs) / max(1, steps)
+
+
+def _judge(trials: Sequence[Trial], target: TargetModel, min_ratio: float) -> LevelResult:
+    checks = [check for i, trial in enumerate(trials) for check in _same_text(i, trial)]
+    ours = mean_length([t.ours for t in trials])
+    metrics = {"mean_length": ours, "prompts": float(len(trials)), "n_vocab": float(target.n_vocab)}
+    theirs = [t.theirs for t in trials if t.theirs is not None]
+    if theirs:
+        metrics["reference_mean_length"] = mean_length(theirs)
+        metrics["ratio"] = ours / metrics["reference_mean_length"]
+        checks.append(_kept(ours, metrics["reference_mean_length"], min_ratio))
+    return judged(ACCEPTANCE, checks, metrics)
+
+
+def _same_text(i: int, trial: Trial) -> Iterator[Check]:
+    """Drafts may only change the speed: the tokens are the target's own."""
+    for name, run in (("the file's draft", trial.ours), ("the reference", trial.theirs)):
+        if run is None:
+            continue
+        drafted = run.tokens[: len(trial.plain)]
+        subject, basis = f"the text of prompt {i + 1} with {name}", "plain greedy decoding"
+        if drafted == trial.plain:
+            yield Check("acceptance", PASS, subject, "plain greedy decoding's", basis=basis)
+            continue
+        at = next(j for j, (a, b) in enumerate(zip(drafted, trial.plain, strict=True)) if a != b)
+        yield Check("acceptance", FAIL, subject, drafted[at], trial.plain[at], basis, where=f"token {at}")
+
+
+def _kept(ours: float, theirs: float, min_ratio: float) -> Check:
+    found = f"{ours:.3f} tokens a step"
+    expected = f"at least {min_ratio * theirs:.3f}"
+    basis = f"{min_ratio:.0%} of the reference's {theirs:.3f}"
+    status = PASS if ours >= min_ratio * theirs else FAIL
+    return Check("acceptance", status, "the mean accepted length", found, expected, basis)

@@ -1,0 +1,91 @@
+"""The running models of a verification: the reference, the file's draft and the target, each loaded when first needed.
+
+In: what is being compared. Out: the runtime's drafters and target. The reference reads the checkpoint's tensors under
+the checkpoint's names; the file's draft reads the GGUF's. Nothing translates between the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from dflash_convert.checkpoint import Checkpoint, open_checkpoint
+from dflash_convert.errors import UsageError
+from dflash_convert.gguf_file import GGUFFile
+from dflash_convert.runtime.draft import load_draft
+from dflash_convert.runtime.interface import Drafter
+from dflash_convert.runtime.interface import Target as TargetModel
+from dflash_convert.runtime.reference import load_reference
+from dflash_convert.runtime.target import load_target_checkpoint, load_target_gguf
+from dflash_convert.verify.names import PREFIX
+from dflash_convert.verify.targets import Target
+from dflash_convert.verify.tokens import encoder_of
+
+
+@dataclass(frozen=True)
+class CheckpointWeights:
+    """A checkpoint as the runtime's `Weights`. prefix: taken off every name; unused: names to leave out."""
+
+    checkpoint: Checkpoint
+    prefix: str = ""
+    unused: tuple[str, ...] = ()
+
+    @cached_property
+    def _stored(self) -> dict[str, str]:
+        """Name without the prefix → name in the file."""
+        names = {name.removeprefix(self.prefix): name for name in self.checkpoint.tensors}
+        return {name: stored for name, stored in names.items() if not name.endswith(self.unused or ("\0",))}
+
+    def names(self) -> Sequence[str]:
+        return tuple(self._stored)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self.checkpoint.tensors[self._stored[name]].shape
+
+    def __call__(self, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
+        return self.checkpoint.float32(self._stored[name])
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._stored
+
+
+@dataclass(frozen=True)
+class Models:
+    """What levels 3 and 4 run. Loading raises the error of the side that cannot be loaded: GGUFError for the file,
+    CheckpointError or ConfigError for the source and the target."""
+
+    gguf: GGUFFile
+    source: Checkpoint | None
+    target: Target | None
+
+    @cached_property
+    def drafter(self) -> Drafter:
+        return load_draft(self.gguf)
+
+    @cached_property
+    def reference(self) -> Drafter:
+        if self.source is None:
+            raise UsageError("no source was given", hint="pass --source with the draft's checkpoint")
+        unused = ["rotary_emb.inv_freq"]
+        if self.source.config.get("has_embed_tokens", True) is False:
+            unused.append("embed_tokens.weight")
+        return load_reference(self.source.config, CheckpointWeights(self.source, PREFIX, tuple(unused)))
+
+    @cached_property
+    def target_model(self) -> TargetModel:
+        if self.target is None:
+            raise UsageError("no target was given", hint="pass --target with the target's weights")
+        if self.target.gguf is not None:
+            return load_target_gguf(self.target.gguf)
+        checkpoint = open_checkpoint(self.target.path)
+        return load_target_checkpoint(checkpoint.config, CheckpointWeights(checkpoint))
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of texts by the target's tokenizer, no special tokens added."""
+        assert self.target is not None
+        encoder = encoder_of(self.target)
+        return [encoder.encode(text, add_special_tokens=False).ids for text in texts]

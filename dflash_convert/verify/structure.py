@@ -1,0 +1,252 @@
+"""Level 1: the file is whole, its keys say what the configs say, its tensors are all there, its tokenizer is the
+target's.
+
+In: an opened GGUF, the source checkpoint (or None) and the target (or None). Out: checks. Reads no tensor data. What
+`open_gguf` refuses (bounds, offsets, alignment, duplicate names) comes here as its message, through `damaged`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from gguf.constants import GGMLQuantizationType
+
+from dflash_convert.checkpoint import Checkpoint
+from dflash_convert.errors import GGUFError
+from dflash_convert.gguf_file import KV, GGUFFile
+from dflash_convert.verify.expect import FOREIGN, KEYS, UNKNOWN, Configs, Key, tap_cause
+from dflash_convert.verify.names import Pair, leftovers, pairs
+from dflash_convert.verify.report import FAIL, PASS, SKIP, STRUCTURE, Check, LevelResult, judged
+from dflash_convert.verify.targets import Target
+from dflash_convert.verify.tokens import MASK, PREFIX, expected_tokenizer
+
+FREE = ("general.", "quantize.", "split.")  # descriptive keys: any value is fine
+NO_VOCAB = (None, "none", "no_vocab")
+
+
+def damaged(error: GGUFError) -> LevelResult:
+    """The level for a file that cannot even be opened."""
+    return judged(STRUCTURE, [Check("file", FAIL, "the file", "damaged", "a whole GGUF", cause=error.message)])
+
+
+def structure(gguf: GGUFFile, source: Checkpoint | None, target: Target | None) -> LevelResult:
+    """All checks of the level.
+
+    Raises ConfigError: two places of the source's config disagree. VocabError: no usable tokenizer files.
+    """
+    checks = [Check("file", PASS, "the file", "whole"), *_overlaps(gguf)]
+    if source is not None:
+        configs = Configs(source.config, target)
+        checks += [*_keys(gguf, configs), *_tensor_set(gguf, source)]
+    checks += [*_tap_count(gguf), *_mask(gguf), *_fits_target(gguf, target), *_tokenizer(gguf, source, target)]
+    metrics = {"keys": float(len(gguf.kv)), "tensors": float(len(gguf.tensors))}
+    return judged(STRUCTURE, checks, metrics)
+
+
+# -- the file ------------------------------------------------------------------------------------------------------
+
+
+def _overlaps(gguf: GGUFFile) -> Iterator[Check]:
+    by_offset = sorted(gguf.tensors.values(), key=lambda t: t.offset)
+    for a, b in pairwise(by_offset):
+        if a.offset + a.nbytes > b.offset:
+            yield Check("file", FAIL, b.name, b.offset, f"{a.offset + a.nbytes} or more", cause=f"it overlaps {a.name}")
+
+
+# -- keys ----------------------------------------------------------------------------------------------------------
+
+
+def _keys(gguf: GGUFFile, configs: Configs) -> Iterator[Check]:
+    for key in KEYS:
+        check = _key(gguf, key, configs)
+        if check is not None:
+            yield check
+    known = {key.name for key in KEYS}
+    for name, kv in gguf.kv.items():
+        if name not in known and not name.startswith((*FREE, PREFIX)):
+            cause = FOREIGN.get(name, "a key that no draft of this kind has")
+            yield Check("key", FAIL, name, _plain(kv.value), None, "nothing in the config asks for it", cause)
+
+
+def _key(gguf: GGUFFile, key: Key, configs: Configs) -> Check | None:
+    """The check of one key; None where it has no business and is not there."""
+    kv, expected = gguf.kv.get(key.name), key.expect(configs)
+    found = None if kv is None else _plain(kv.value)
+    if expected is UNKNOWN:
+        return _unknown(key, found)
+    if kv is None:
+        return (
+            None
+            if expected is None
+            else Check("key", FAIL, key.name, None, expected, key.basis, _cause(key, None, configs))
+        )
+    if _type(kv) not in key.types:
+        return Check("key", FAIL, key.name, f"{_type(kv)} {found}", " or ".join(key.types), "what llama.cpp reads")
+    fits = key.default(configs) if expected is None else expected
+    status = PASS if _same(found, fits) else FAIL
+    return Check(
+        "key", status, key.name, found, expected, key.basis, _cause(key, found, configs) if status == FAIL else ""
+    )
+
+
+def _unknown(key: Key, found: Any) -> Check | None:
+    """A value that the given configs do not say: listed as unchecked, if the file has it."""
+    if key.name == "dflash.rope.dimension_sections":
+        return None if found is None else Check("key", SKIP, key.name, found, cause="no target was given")
+    return Check("key", SKIP, key.name, found, cause=f"the source's config.json has no {key.basis}")
+
+
+def _cause(key: Key, found: Any, configs: Configs) -> str:
+    return tap_cause(configs, found) if key.name == "dflash.target_layers" and found is not None else key.cause
+
+
+def _type(kv: KV) -> str:
+    return f"ARRAY of {kv.item_type.name}" if kv.item_type is not None else kv.type.name
+
+
+def _same(found: Any, expected: Any) -> bool:
+    """Equal as the file can store it: floats as float32, flags as 0 and 1."""
+    if isinstance(found, float):
+        return expected is not None and np.float32(found) == np.float32(expected)
+    return bool(found == expected)
+
+
+def _plain(value: Any) -> Any:
+    """A key's value for the report; a long array only by its length."""
+    if isinstance(value, (str, bool, int, float, list)):
+        return value
+    return f"an array of {len(value)}"
+
+
+# -- tensors by name, shape and type -------------------------------------------------------------------------------
+
+
+def expected_pairs(source: Checkpoint) -> tuple[Pair, ...]:
+    """The tensors a GGUF of `source` must have."""
+    own = source.config.get("has_embed_tokens", True) is not False
+    return pairs(source.tensors, int(source.config["num_hidden_layers"]), own_embeddings=own)
+
+
+def _tensor_set(gguf: GGUFFile, source: Checkpoint) -> Iterator[Check]:
+    wanted = expected_pairs(source)
+    n_layer = int(source.config["num_hidden_layers"])
+    basis = f"a DFlash draft of {n_layer} layers has {len(wanted)} tensors"
+    missing = [p for p in wanted if p.gguf not in gguf.tensors]
+    extra = sorted(gguf.tensors.keys() - {p.gguf for p in wanted})
+    yield from (Check("tensor set", FAIL, p.gguf, None, "a tensor", basis, f"made from {p.source}") for p in missing)
+    yield from (Check("tensor set", FAIL, name, "a tensor", None, basis, "llama.cpp refuses it") for name in extra)
+    for pair in wanted:
+        yield from _pair(gguf, source, pair)
+    for name in leftovers(source.tensors, wanted):
+        if not name.endswith("embed_tokens.weight"):
+            yield Check("tensor set", FAIL, name, None, "a tensor", "it is in the checkpoint", "its weights were lost")
+    if not missing and not extra:
+        yield Check("tensor set", PASS, "the tensor set", len(wanted), len(wanted), basis)
+
+
+def _pair(gguf: GGUFFile, source: Checkpoint, pair: Pair) -> Iterator[Check]:
+    if pair.source is None:
+        yield Check("tensor set", SKIP, pair.gguf, "unproved", cause="the checkpoint has no tensor for it")
+        return
+    info = gguf.tensors.get(pair.gguf)
+    if info is None:
+        return
+    shape = source.tensors[pair.source].shape
+    if info.shape != shape:
+        yield Check("shape", FAIL, pair.gguf, list(info.shape), list(shape), f"the shape of {pair.source}")
+    if len(info.shape) == 1 and info.type != GGMLQuantizationType.F32:
+        yield Check("type", FAIL, pair.gguf, info.type.name, "F32", "llama.cpp computes with vectors in F32 only")
+
+
+# -- values that must fit each other -------------------------------------------------------------------------------
+
+
+def _tap_count(gguf: GGUFFile) -> Iterator[Check]:
+    layers, n_embd = gguf.get("dflash.target_layers"), gguf.get("dflash.embedding_length")
+    fc = gguf.tensors.get("fc.weight")
+    if isinstance(layers, list) and isinstance(n_embd, int) and fc is not None:
+        count = fc.row_length // n_embd if n_embd else 0
+        basis = f"fc.weight takes {fc.row_length} = {count} × {n_embd} features"
+        yield _equal("taps", "the number of target_layers", len(layers), count, basis)
+
+
+def _mask(gguf: GGUFFile) -> Iterator[Check]:
+    """The mask token must be a row of the vocabulary: beyond it llama.cpp crashes, without one it never drafts."""
+    mask, tokens = gguf.get(MASK), gguf.get("tokenizer.ggml.tokens")
+    if gguf.get("tokenizer.ggml.model") in NO_VOCAB or tokens is None:
+        found = gguf.get("tokenizer.ggml.model")
+        yield Check(
+            "tokenizer", FAIL, "tokenizer.ggml.model", found, "the target's", cause="every draft fails without one"
+        )
+    elif mask is None:
+        yield Check("key", FAIL, MASK, None, "a token id", cause="llama.cpp makes no drafts without it, and only warns")
+    elif not 0 <= mask < len(tokens):
+        yield Check("key", FAIL, MASK, mask, f"below {len(tokens)}", "the size of the vocabulary", "llama.cpp crashes")
+
+
+def _fits_target(gguf: GGUFFile, target: Target | None) -> Iterator[Check]:
+    if target is None:
+        return
+    layers, name = gguf.get("dflash.target_layers"), target.path.name
+    if isinstance(layers, list) and target.n_layer is not None:
+        outside = [i for i in layers if not 0 <= i <= target.n_layer]
+        if outside:
+            basis = f"{name} has {target.n_layer} layers"
+            yield Check(
+                "target", FAIL, "dflash.target_layers", layers, f"0 to {target.n_layer}", basis, "wrong target?"
+            )
+    for what, found, wanted in (
+        ("dflash.embedding_length", gguf.get("dflash.embedding_length"), target.n_embd),
+        ("the vocabulary", len(gguf.get("tokenizer.ggml.tokens", ())), target.n_vocab),
+    ):
+        if wanted is not None:
+            yield _equal("target", what, found, wanted, f"as in {name}")
+
+
+def _equal(kind: str, subject: str, found: Any, expected: Any, basis: str) -> Check:
+    return Check(kind, PASS if found == expected else FAIL, subject, found, expected, basis)
+
+
+# -- the tokenizer -------------------------------------------------------------------------------------------------
+
+
+def _tokenizer(gguf: GGUFFile, source: Checkpoint | None, target: Target | None) -> Iterator[Check]:
+    if target is None:
+        yield Check("tokenizer", SKIP, "the tokenizer", gguf.get("tokenizer.ggml.model"), cause="no target was given")
+        return
+    n_vocab = (source.config.get("vocab_size") if source else None) or target.n_vocab or 0
+    expected = expected_tokenizer(target, n_vocab)
+    if expected is None:
+        why = "the target's tokenizer.json is not a byte-level BPE"
+        yield Check("tokenizer", SKIP, "the tokenizer", gguf.get("tokenizer.ggml.model"), cause=why)
+        return
+    for key, value in expected.items():
+        yield _token_key(key, gguf.get(key), value, target)
+    for key in gguf.kv:
+        if key.startswith(PREFIX) and key != MASK and key not in expected:
+            yield Check("tokenizer", FAIL, key, _plain(gguf.get(key)), None, f"{target.path.name} has no such value")
+
+
+def _token_key(key: str, found: Any, expected: Any, target: Target) -> Check:
+    basis = f"the tokenizer of {target.path.name}"
+    if expected is None:
+        return Check("tokenizer", SKIP, key, found, cause="the split pattern in tokenizer.json is not a known one")
+    if isinstance(expected, str) or not isinstance(expected, Sequence) or found is None:
+        shown = expected if isinstance(expected, (str, int, float)) else f"an array of {len(expected)}"
+        return Check("tokenizer", PASS if found == expected else FAIL, key, found, shown, basis)
+    return _array(key, list(found), list(expected), basis)
+
+
+def _array(key: str, found: list[Any], expected: list[Any], basis: str) -> Check:
+    """Two long arrays: the first difference and how many there are, or their length."""
+    if len(found) != len(expected):
+        return Check("tokenizer", FAIL, key, f"an array of {len(found)}", f"an array of {len(expected)}", basis)
+    differ = [i for i, (a, b) in enumerate(zip(found, expected, strict=True)) if a != b]
+    if not differ:
+        return Check("tokenizer", PASS, key, f"an array of {len(found)}", f"an array of {len(expected)}", basis)
+    i = differ[0]
+    cause = f"{len(differ)} of {len(found)} entries differ"
+    return Check("tokenizer", FAIL, key, repr(found[i]), repr(expected[i]), basis, cause, where=f"entry {i}")

@@ -1,0 +1,266 @@
+"""Level 2: every tensor of the GGUF, dequantized, against the checkpoint tensor it must hold.
+
+In: an opened GGUF and its source. Out: one check a tensor, worst first, with the row, column, value and expectation of
+its worst weight. Row blocks are compared as they stream by, so memory does not grow with the model. The bounds are
+derived in `bounds`; the names and the rope order are the verifier's own (`names`).
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from gguf.constants import GGML_QUANT_SIZES
+from gguf.quants import dequantize
+
+from dflash_convert.checkpoint import Checkpoint
+from dflash_convert.gguf_file import GGUFFile, TensorInfo
+from dflash_convert.verify.bounds import BOUNDS, FLOATS, Bound, Floats, allowed, lost_blocks, rounded, wrong_scales
+from dflash_convert.verify.expect import Configs
+from dflash_convert.verify.names import Pair, is_interleaved, neox_order
+from dflash_convert.verify.report import FAIL, PASS, SKIP, TENSORS, Check, LevelResult, judged
+from dflash_convert.verify.structure import expected_pairs
+
+BLOCK_WEIGHTS = 1 << 18  # weights compared at a time
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Spot:
+    """One weight: where it is, what the file says, what the source says, and how far beyond its bound that is."""
+
+    excess: float = -np.inf
+    row: int = 0
+    column: int = 0
+    value: float = 0.0
+    wanted: float = 0.0
+    bound: float = 0.0
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What is known after some rows of a tensor. square_error and square_source: sums; the rest counts, and spots."""
+
+    weights: int = 0
+    square_error: float = 0.0
+    square_source: float = 0.0
+    max_error: float = 0.0
+    outside: int = 0
+    lost: int = 0
+    scales: int = 0
+    not_finite: int = 0
+    worst: Spot = Spot()
+
+    def __add__(self, other: Tally) -> Tally:
+        sums = ("weights", "square_error", "square_source", "outside", "lost", "scales", "not_finite")
+        return replace(
+            self,
+            **{name: getattr(self, name) + getattr(other, name) for name in sums},
+            max_error=max(self.max_error, other.max_error),
+            worst=self.worst if self.worst.excess >= other.worst.excess else other.worst,
+        )
+
+    @property
+    def relative(self) -> float:
+        """rms of the error over rms of the source."""
+        return float(np.sqrt(self.square_error / self.square_source)) if self.square_source else self.square_error
+
+
+def tensors(gguf: GGUFFile, source: Checkpoint, *, progress: Progress | None = None) -> LevelResult:
+    """Compare every tensor. progress: called with the bytes of the GGUF just compared."""
+    weighted = any(key.startswith("quantize.imatrix") for key in gguf.kv)
+    checks = [_check(gguf, source, pair, weighted, progress or (lambda _: None)) for pair in expected_pairs(source)]
+    checks.sort(key=lambda c: -c.data.get("relative_rms", 0.0))
+    errors = [c.data["relative_rms"] for c in checks if "relative_rms" in c.data]
+    return judged(TENSORS, checks, {"worst_relative_rms": max(errors, default=0.0), "tensors": float(len(errors))})
+
+
+def _check(gguf: GGUFFile, source: Checkpoint, pair: Pair, weighted: bool, progress: Progress) -> Check:
+    info = gguf.tensors.get(pair.gguf)
+    if info is None:
+        return Check("tensor", FAIL, pair.gguf, None, "a tensor", f"made from {pair.source}")
+    if pair.source is None:
+        return Check("tensor", SKIP, pair.gguf, info.type.name, cause="the checkpoint has no tensor for it")
+    shape = source.tensors[pair.source].shape
+    if info.shape != shape:
+        return Check("tensor", FAIL, pair.gguf, list(info.shape), list(shape), f"the shape of {pair.source}")
+    tally = Tally()
+    for start, rows in source_blocks(source, pair):
+        tally += _compare(gguf, info, start, rows, weighted)
+        progress(info.nbytes * len(rows) // info.n_rows)
+    _give_back(gguf, info)
+    check = _judge(info, pair, tally)
+    hint = _diagnosis(gguf, source, pair) if check.status == FAIL and not tally.not_finite else ""
+    return replace(check, cause=hint or check.cause)
+
+
+# -- rows of both sides --------------------------------------------------------------------------------------------
+
+
+def source_blocks(source: Checkpoint, pair: Pair) -> Iterator[tuple[int, Floats]]:
+    """(first row, rows as float32) of the pair's source, in the order the GGUF must have them."""
+    assert pair.source is not None
+    tensor, head_dim = source.tensors[pair.source], Configs(source.config).head_dim
+    turn = pair.rotary and is_interleaved(source.config)
+    step = max(1, BLOCK_WEIGHTS // tensor.row_length)
+    if pair.rotary and len(tensor.shape) > 1:
+        step = -(-step // head_dim) * head_dim  # whole heads, so that a permutation stays inside a block
+    row_bytes = max(1, tensor.nbytes // max(1, tensor.n_rows))
+    for start, rows in source.blocks(pair.source, step * row_bytes):
+        floats = rows.astype(np.float32)
+        yield start, _turned(floats, len(tensor.shape), head_dim) if turn else floats
+
+
+def _turned(rows: Floats, n_dims: int, head_dim: int) -> Floats:
+    """Interleaved rope order → NEOX: rows of a projection, entries of a norm."""
+    if n_dims == 1:
+        return np.take(rows, neox_order(rows.shape[1], head_dim), axis=1)
+    return np.take(rows, neox_order(len(rows), head_dim), axis=0)
+
+
+def _values(gguf: GGUFFile, info: TensorInfo, start: int, stop: int) -> tuple[Any, Floats]:
+    """(bytes, float32 values) of rows [start, stop)."""
+    raw = gguf.raw(info.name)[start:stop]
+    return raw, np.asarray(dequantize(raw, info.type), dtype=np.float32).reshape(len(raw), -1)
+
+
+def _give_back(gguf: GGUFFile, info: TensorInfo) -> None:
+    """Let the system drop the pages of a tensor that was compared."""
+    mapped = gguf.data.obj
+    if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        begin = info.offset // mmap.PAGESIZE * mmap.PAGESIZE
+        mapped.madvise(mmap.MADV_DONTNEED, begin, info.offset + info.nbytes - begin)
+
+
+# -- one row block -------------------------------------------------------------------------------------------------
+
+
+def _compare(gguf: GGUFFile, info: TensorInfo, start: int, source: Floats, weighted: bool) -> Tally:
+    raw, values = _values(gguf, info, start, start + len(source))
+    broken = ~(np.isfinite(values) & np.isfinite(source))
+    if broken.any():
+        row, column = np.argwhere(broken)[0]
+        spot = Spot(np.inf, start + int(row), int(column), float(values[row, column]), float(source[row, column]))
+        return Tally(weights=values.size, not_finite=int(broken.sum()), worst=spot)
+    tally = (
+        _compare_floats(info, values, source)
+        if info.type.name in FLOATS
+        else _compare_blocks(info, raw, values, source, weighted)
+    )
+    spot = replace(tally.worst, row=tally.worst.row + start)
+    return replace(tally, worst=spot)
+
+
+def _compare_floats(info: TensorInfo, values: Floats, source: Floats) -> Tally:
+    wanted = rounded(source, info.type.name)
+    return _tally(values, source, wanted, np.abs(values - wanted), np.zeros_like(values))
+
+
+def _compare_blocks(info: TensorInfo, raw: Any, values: Floats, source: Floats, weighted: bool) -> Tally:
+    bound = bound_of(info)
+    limit = allowed(raw, values, source, bound, weighted=weighted)
+    error = np.abs(values - source)
+    excess = np.zeros_like(error) if limit is None else error - limit
+    tally = _tally(values, source, source, excess, error if limit is None else limit)
+    lost = lost_blocks(values, source, bound, weighted=weighted)
+    return replace(tally, lost=int(lost.sum()), scales=int(wrong_scales(raw, source, bound).sum()))
+
+
+def bound_of(info: TensorInfo) -> Bound:
+    """The bound of a tensor's type; for a type without a row, one that only sees lost blocks."""
+    block, size = GGML_QUANT_SIZES[info.type]
+    return BOUNDS.get(info.type.name) or Bound(block, size, block, 0, 0)
+
+
+def _tally(values: Floats, source: Floats, wanted: Floats, excess: Any, limit: Any) -> Tally:
+    error = (values - source).astype(np.float64)
+    at = np.unravel_index(int(np.argmax(excess)), excess.shape)
+    row, column = int(at[0]), int(at[1])
+    spot = Spot(float(excess[at]), row, column, float(values[at]), float(wanted[at]), float(limit[at]))
+    return Tally(
+        weights=values.size,
+        square_error=float(np.sum(error**2)),
+        square_source=float(np.sum(source.astype(np.float64) ** 2)),
+        max_error=float(np.abs(error).max()),
+        outside=int(np.count_nonzero(excess > 0)),
+        worst=spot,
+    )
+
+
+# -- the verdict on one tensor -------------------------------------------------------------------------------------
+
+
+def _judge(info: TensorInfo, pair: Pair, tally: Tally) -> Check:
+    spot, name = tally.worst, info.type.name
+    data = {
+        "relative_rms": tally.relative,
+        "max_error": tally.max_error,
+        "weights": float(tally.weights),
+        "outside": float(tally.outside),
+        "lost_blocks": float(tally.lost),
+        "wrong_scales": float(tally.scales),
+    }
+    where = f"row {spot.row}, column {spot.column}"
+    basis = f"{pair.source} as {name}"
+    fault = _fault(tally, name)
+    if not fault:
+        found = "exact" if tally.max_error == 0 else f"within its bound, rms error {tally.relative:.2%}"
+        return Check("tensor", PASS, pair.gguf, f"{name}, {found}", data=data)
+    expected = spot.wanted if name in FLOATS or tally.not_finite else f"{spot.wanted:.7g} ± {spot.bound:.2g}"
+    return Check("tensor", FAIL, pair.gguf, spot.value, expected, basis, fault, where, data)
+
+
+def _fault(tally: Tally, type_name: str) -> str:
+    """What is wrong with the numbers, "" if nothing is."""
+    if tally.not_finite:
+        return f"{tally.not_finite} values are NaN or Inf"
+    counts: tuple[tuple[int, str], ...] = (
+        (tally.outside, f"of {tally.weights} weights lie outside their bound"),
+        (tally.lost, "blocks lost their signal (a scale of zero?)"),
+        (tally.scales, "blocks have a scale their largest weight contradicts"),
+    )
+    if type_name in FLOATS:
+        counts = ((tally.outside, f"of {tally.weights} values differ"),)
+    return ", ".join(f"{n} {what}" for n, what in counts if n)
+
+
+# -- what a wrong tensor holds instead -----------------------------------------------------------------------------
+
+
+def _diagnosis(gguf: GGUFFile, source: Checkpoint, pair: Pair) -> str:
+    """Recognise two classic mistakes in a tensor that is wrong: rope's row order, and another tensor's data."""
+    info, (_, right) = gguf.tensors[pair.gguf], next(source_blocks(source, pair))
+    _, values = _values(gguf, info, 0, len(right))
+    misfit = _distance(values, right)
+    if pair.rotary and min(_distance(values, other) for other in _reordered(right, source, info)) < misfit / 4:
+        return "rows look permuted (rope interleave)"
+    for other in expected_pairs(source):
+        if other == pair or other.source is None or source.tensors[other.source].shape != info.shape:
+            continue
+        _, theirs = next(source_blocks(source, other))
+        if _distance(values, theirs) < misfit / 4:
+            return f"is {_owner(pair, other)}, swapped ({other.source})"
+    return ""
+
+
+def _reordered(rows: Floats, source: Checkpoint, info: TensorInfo) -> Iterator[Floats]:
+    """The rows with rope's permutation applied once more, and taken back."""
+    head_dim, axis = Configs(source.config).head_dim, 1 if len(info.shape) == 1 else 0
+    length = rows.shape[axis] // head_dim * head_dim
+    order = neox_order(length, head_dim)
+    for index in (order, np.argsort(order)):
+        yield np.concatenate([np.take(rows, index, axis), np.take(rows, range(length, rows.shape[axis]), axis)], axis)
+
+
+def _owner(pair: Pair, other: Pair) -> str:
+    """ "layer 1's" when it is the same kind of tensor, else the other's name."""
+    layer, _, kind = other.gguf.removeprefix("blk.").partition(".")
+    same = other.gguf.startswith("blk.") and pair.gguf.endswith(f".{kind}")
+    return f"layer {layer}'s" if same else f"{other.gguf}'s"
+
+
+def _distance(a: Floats, b: Floats) -> float:
+    return float(np.sqrt(np.mean((a.astype(np.float64) - b) ** 2)))

@@ -1,0 +1,158 @@
+"""What the commands show: plans, results and reports → tables, lines and JSON documents. And how flags become values."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gguf.constants import GGUFValueType
+
+from dflash_convert import hub
+from dflash_convert.windows import FULL, SLIDING
+from dflash_convert.console import Column, Console
+from dflash_convert.errors import UsageError
+from dflash_convert.gguf_file import KV
+from dflash_convert.layout import Plan
+from dflash_convert.verify.report import ACCEPTANCE, Report
+
+LONG = 8  # entries of an array shown in a table
+LAYER_WORDS = {"S": SLIDING, "F": FULL}
+
+
+# ── flags → values ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_flags(
+    block_size: str | None,
+    mask_token_id: str | None,
+    target_layer_ids: str | None,
+    rope_theta: str | None,
+    sliding_window: str | None,
+    layer_types: str | None,
+) -> dict[str, Any]:
+    """The flags that supply what a config lacks: field → value. Raises UsageError for text that cannot be read."""
+    given = {
+        "block_size": (block_size, int),
+        "mask_token_id": (mask_token_id, int),
+        "target_layer_ids": (target_layer_ids, _numbers),
+        "rope_theta": (rope_theta, float),
+        "sliding_window": (sliding_window, int),
+        "layer_types": (layer_types, _layer_types),
+    }
+    return {name: _read(name, text, read) for name, (text, read) in given.items() if text is not None}
+
+
+def _read(name: str, text: str, read: Any) -> Any:
+    try:
+        return read(text)
+    except ValueError:
+        example = {"target_layer_ids": "1,9,17", "layer_types": "S,S,F", "rope_theta": "1000000"}.get(name, "16")
+        flag = "--" + name.replace("_", "-")
+        raise UsageError(f"{flag} {text!r} cannot be read", hint=f"for example: {flag} {example}") from None
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+def _layer_types(text: str) -> tuple[str, ...]:
+    words = [part.strip().upper() for part in text.split(",")]
+    if not set(words) <= set(LAYER_WORDS):
+        raise ValueError(text)
+    return tuple(LAYER_WORDS[w] for w in words)
+
+
+@dataclass(frozen=True)
+class Located:
+    """Where verify's source and target lie on this disk."""
+
+    source: Path | None
+    target: Path | None
+
+
+def locate(source: str | None, target: str | None, levels: Collection[str] | None, progress: hub.Progress) -> Located:
+    """Folders of source and target. A Hub target's weights are fetched only if acceptance was asked for by name."""
+    found_source = hub.resolve(source, what="draft", progress=progress) if source else None
+    found_target = hub.resolve(target, what="target", progress=progress) if target else None
+    if found_target and found_target.revision and levels and ACCEPTANCE in levels:
+        found_target = hub.with_weights(found_target, progress=progress)
+    return Located(found_source and found_source.root, found_target and found_target.root)
+
+
+# ── values → text ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def show_notes(console: Console, plan: Plan) -> None:
+    """What the plan wants the user to know, on stderr."""
+    for note in plan.notes:
+        (console.warn if note.level == "warning" else console.note)(note.text)
+
+
+def show_plan(console: Console, plan: Plan, path: Path) -> None:
+    """The whole plan: keys with where each came from, tensors with source, shape, type and bytes."""
+    keys = [(kv.key, _type(kv), _value(kv), kv.source) for kv in plan.kv]
+    tensors = [(t.name, t.type.name, _shape(t.shape), f"{t.nbytes:,}", t.source, t.transform) for t in plan.tensors]
+    console.table(["key", "type", "value", "from"], keys, f"{path} (not written)")
+    console.table(["tensor", "type", "shape", Column("bytes", right=True), "from", "transform"], tensors)
+    console.show(f"{len(plan.tensors)} tensors, {plan.file_size:,} bytes in all")
+    console.emit({**_document(plan, path), "written": False, "keys": _keys(plan), "tensors": _tensors(plan)})
+    if console.mode == "quiet":
+        console.result_path(path)
+
+
+def show_result(console: Console, plan: Plan, path: Path) -> None:
+    """What was written: its path on stdout, the rest on stderr."""
+    console.note(f"{len(plan.tensors)} tensors, {plan.file_size:,} bytes")
+    console.result_path(path)
+    console.emit({**_document(plan, path), "written": True})
+
+
+def show_report(console: Console, report: Report, *, verbose: bool) -> None:
+    """A verify report."""
+    from dflash_convert.verify.render import lines
+
+    console.show("\n".join(lines(report, unicode=console.mark(True) == "✓", verbose=verbose)))
+    console.emit(report.to_json())
+    if console.mode == "quiet":
+        console.result_path(report.file)
+
+
+def _document(plan: Plan, path: Path) -> dict[str, Any]:
+    notes = [{"level": n.level, "text": n.text} for n in plan.notes]
+    return {"path": str(path), "bytes": plan.file_size, "n_tensors": len(plan.tensors), "notes": notes}
+
+
+def _keys(plan: Plan) -> list[dict[str, Any]]:
+    return [
+        {"key": kv.key, "type": _type(kv), "value": list(kv.value) if _is_array(kv) else kv.value, "from": kv.source}
+        for kv in plan.kv
+    ]
+
+
+def _tensors(plan: Plan) -> list[dict[str, Any]]:
+    return [
+        {"name": t.name, "type": t.type.name, "shape": list(t.shape), "bytes": t.nbytes, "from": t.source,
+         "transform": t.transform}
+        for t in plan.tensors
+    ]  # fmt: skip
+
+
+def _is_array(kv: KV) -> bool:
+    return kv.type == GGUFValueType.ARRAY
+
+
+def _type(kv: KV) -> str:
+    return f"[{kv.item_type.name.lower()}]" if kv.item_type is not None else kv.type.name.lower()
+
+
+def _value(kv: KV) -> str:
+    if _is_array(kv):
+        return str(list(kv.value)) if len(kv.value) <= LONG else f"{len(kv.value):,} entries"
+    text = repr(kv.value) if isinstance(kv.value, str) else str(kv.value)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return " × ".join(map(str, shape))

@@ -1,0 +1,233 @@
+"""The trained pair of tests/data for the runtime's tests: its models on both sides, and small GGUFs made by hand.
+
+The GGUF side is written here from a table of names and a table of keys, so that the runtime is judged without the
+converter; `draft_gguf` takes the mistakes a converter could make as changes to either.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import gguf.quants
+import ml_dtypes  # noqa: F401  numpy knows bfloat16 once this is imported
+import numpy as np
+from gguf.constants import GGMLQuantizationType, GGUFValueType
+from safetensors.numpy import load_file
+
+from dflash_convert.gguf_file import KV, GGUFFile, open_gguf
+from dflash_convert.layout import Plan, PlannedTensor
+from dflash_convert.runtime.draft import DFlashDraft, load_draft
+from dflash_convert.runtime.interface import Target
+from dflash_convert.runtime.ops import Array
+from dflash_convert.runtime.reference import DFlashReference, load_reference
+from dflash_convert.runtime.target import load_target_checkpoint
+from dflash_convert.writer import write
+
+DATA = Path(__file__).parent / "data"
+PAIR, ENGINE = DATA / "tiny-pair", DATA / "engine"
+VARIANTS = ("dflash", "all-full", "yarn", "partial-rotary", "causal", "sinks-value-scale", "interleaved-rope")
+N_HEAD, N_HEAD_KV, HEAD_DIM = 4, 2, 64
+
+V = GGUFValueType
+VALUE_TYPES = {bool: V.BOOL, int: V.UINT32, float: V.FLOAT32, str: V.STRING}
+ITEM_TYPES = {bool: V.BOOL, int: V.INT32}
+DRAFT_NAMES = {
+    "fc.weight": "fc.weight",
+    "enc.output_norm.weight": "hidden_norm.weight",
+    "output_norm.weight": "norm.weight",
+}
+LAYER_NAMES = {
+    "attn_norm.weight": "input_layernorm.weight",
+    "ffn_norm.weight": "post_attention_layernorm.weight",
+    "ffn_gate.weight": "mlp.gate_proj.weight",
+    "ffn_up.weight": "mlp.up_proj.weight",
+    "ffn_down.weight": "mlp.down_proj.weight",
+    "attn_q.weight": "self_attn.q_proj.weight",
+    "attn_k.weight": "self_attn.k_proj.weight",
+    "attn_v.weight": "self_attn.v_proj.weight",
+    "attn_output.weight": "self_attn.o_proj.weight",
+    "attn_q_norm.weight": "self_attn.q_norm.weight",
+    "attn_k_norm.weight": "self_attn.k_norm.weight",
+    "attn_sinks.weight": "self_attn.attention_sink_bias",
+}
+ROTARY = ("attn_q.weight", "attn_k.weight", "attn_q_norm.weight", "attn_k_norm.weight")
+SIZES = {
+    "context_length": 1024,
+    "embedding_length": 256,
+    "feed_forward_length": 512,
+    "attention.head_count": N_HEAD,
+    "attention.head_count_kv": N_HEAD_KV,
+    "attention.key_length": HEAD_DIM,
+    "attention.value_length": HEAD_DIM,
+    "attention.layer_norm_rms_epsilon": 1e-6,
+    "rope.freq_base": 10000.0,
+}
+DRAFT_KEYS: dict[str, Any] = {
+    "general.architecture": "dflash",
+    "dflash.block_count": 2,
+    **{f"dflash.{key}": value for key, value in SIZES.items()},
+    "dflash.block_size": 8,
+    "dflash.target_layers": [1, 2, 3],
+    "tokenizer.ggml.mask_token_id": 1023,
+}
+TARGET_KEYS: dict[str, Any] = {
+    "general.architecture": "qwen3",
+    "qwen3.block_count": 4,
+    **{f"qwen3.{key}": value for key, value in SIZES.items()},
+}
+WINDOW = {"dflash.attention.sliding_window": 32, "dflash.attention.sliding_window_pattern": [True, False]}
+YARN = {
+    "dflash.rope.scaling.type": "yarn",
+    "dflash.rope.scaling.factor": 4.0,
+    "dflash.rope.scaling.original_context_length": 256,
+}
+VARIANT_KEYS: dict[str, dict[str, Any]] = {
+    "dflash": WINDOW,
+    "all-full": {},
+    "yarn": {**WINDOW, **YARN},
+    "partial-rotary": {**WINDOW, "dflash.rope.dimension_count": 32},
+    "causal": {**WINDOW, "dflash.attention.causal": True},
+    "sinks-value-scale": {**WINDOW, "dflash.attention.value_scale": 0.9},
+    "interleaved-rope": WINDOW,
+}
+
+
+class SafetensorsWeights:
+    """The tensors of some safetensors files, later files over earlier ones, with changes over both."""
+
+    def __init__(self, tensors: Mapping[str, Array]) -> None:
+        self.tensors = tensors
+
+    def names(self) -> Sequence[str]:
+        return tuple(self.tensors)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self.tensors[name].shape
+
+    def __call__(self, name: str) -> Array:
+        return self.tensors[name].astype(np.float32)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.tensors
+
+
+@cache
+def golden() -> list[dict[str, Any]]:
+    return list(json.loads((PAIR / "expected/golden.json").read_text()))
+
+
+def engine_json(name: str) -> dict[str, list[dict[str, Any]]]:
+    return dict(json.loads((ENGINE / name).read_text()))
+
+
+@cache
+def target_config() -> dict[str, Any]:
+    return dict(json.loads((PAIR / "target/config.json").read_text()))
+
+
+@cache
+def target_tensors() -> dict[str, Array]:
+    return dict(load_file(PAIR / "target/model.safetensors"))
+
+
+@cache
+def target() -> Target:
+    return load_target_checkpoint(target_config(), SafetensorsWeights(target_tensors()))
+
+
+def variant_config(variant: str) -> dict[str, Any]:
+    return dict(json.loads((ENGINE / variant / "config.json").read_text()))
+
+
+@cache
+def variant_tensors(variant: str) -> dict[str, Array]:
+    extra = ENGINE / variant / "extra.safetensors"
+    return {**load_file(PAIR / "draft/model.safetensors"), **(load_file(extra) if extra.exists() else {})}
+
+
+@cache
+def reference(variant: str = "dflash") -> DFlashReference:
+    return load_reference(variant_config(variant), SafetensorsWeights(variant_tensors(variant)))
+
+
+def changed_reference(
+    config: Mapping[str, Any] | None = None, tensors: Mapping[str, Array | None] | None = None
+) -> DFlashReference:
+    """The unchanged variant's reference with some config keys or tensors replaced; a tensor of None is taken away."""
+    all_tensors = without_none({**variant_tensors("dflash"), **(tensors or {})})
+    return load_reference({**variant_config("dflash"), **(config or {})}, SafetensorsWeights(all_tensors))
+
+
+def without_none(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in mapping.items() if v is not None}
+
+
+def draft_tensors(variant: str) -> dict[str, Array]:
+    """A variant's tensors under their GGUF names; interleaved rotary rows are put into halves, head by head."""
+    source = variant_tensors(variant)
+    names = {**DRAFT_NAMES, **{f"blk.{i}.{g}": f"layers.{i}.{c}" for i in range(2) for g, c in LAYER_NAMES.items()}}
+    tensors = {name: source[origin] for name, origin in names.items() if origin in source}
+    if variant == "interleaved-rope":
+        return {name: halves(t) if name.endswith(ROTARY) else t for name, t in tensors.items()}
+    return tensors
+
+
+def halves(rows: Array) -> Array:
+    """Rows of each head: even ones first, then odd ones."""
+    by_head = rows.reshape(-1, HEAD_DIM // 2, 2, *rows.shape[1:])  # (heads, pairs, 2, ...)
+    return np.swapaxes(by_head, 1, 2).reshape(rows.shape)
+
+
+def target_gguf_tensors() -> dict[str, Array]:
+    source = target_tensors()
+    names = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"}
+    names |= {f"blk.{i}.{g}": f"model.layers.{i}.{c}" for i in range(4) for g, c in LAYER_NAMES.items()}
+    return {name: source[origin] for name, origin in names.items() if origin in source}
+
+
+def draft_file(
+    folder: Path,
+    variant: str = "dflash",
+    keys: Mapping[str, Any] | None = None,
+    tensors: Mapping[str, Array | None] | None = None,
+    matrix: str = "BF16",
+) -> GGUFFile:
+    """A variant as a GGUF, with some keys or tensors replaced; a value of None takes one away."""
+    all_keys = {**DRAFT_KEYS, **VARIANT_KEYS[variant], **(keys or {})}
+    return write_gguf(folder / "draft.gguf", all_keys, {**draft_tensors(variant), **(tensors or {})}, matrix)
+
+
+def draft(folder: Path, variant: str = "dflash", **changes: Any) -> DFlashDraft:
+    return load_draft(draft_file(folder, variant, **changes))
+
+
+def target_file(
+    folder: Path,
+    keys: Mapping[str, Any] | None = None,
+    tensors: Mapping[str, Array | None] | None = None,
+    matrix: str = "BF16",
+) -> GGUFFile:
+    """The target as a GGUF, with some keys or tensors replaced; a value of None takes one away."""
+    return write_gguf(
+        folder / "target.gguf", {**TARGET_KEYS, **(keys or {})}, {**target_gguf_tensors(), **(tensors or {})}, matrix
+    )
+
+
+def write_gguf(path: Path, keys: Mapping[str, Any], tensors: Mapping[str, Any], matrix: str) -> GGUFFile:
+    """Write and open a GGUF: vectors in F32, matrices in the type `matrix`."""
+    stored = {n: np.asarray(t, np.float32) for n, t in without_none(tensors).items()}
+    kinds = {n: GGMLQuantizationType[matrix if t.ndim > 1 else "F32"] for n, t in stored.items()}
+    planned = tuple(PlannedTensor(n, t.shape, kinds[n], n) for n, t in stored.items())
+    plan = Plan(tuple(_kv(k, v) for k, v in without_none(keys).items()), planned)
+    write(plan, lambda t: [gguf.quants.quantize(stored[t.name], t.type).tobytes()], path, force=True)
+    return open_gguf(path)
+
+
+def _kv(key: str, value: Any) -> KV:
+    if isinstance(value, list):
+        return KV(key, V.ARRAY, value, ITEM_TYPES[type(value[0])])
+    return KV(key, VALUE_TYPES[type(value)], value)

@@ -1,0 +1,214 @@
+"""Whole files: quantizing the trained pair gives llama.cpp's keys, tensors and bytes; bad input is refused by name."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from gguf.constants import GGMLQuantizationType as G
+from gguf.constants import GGUFValueType as V
+from make import Array, make_gguf, weights
+from safetensors.numpy import load_file
+
+from dflash_convert import quantize as module
+from dflash_convert.errors import GGUFError, OutputError, UsageError
+from dflash_convert.gguf_file import KV, GGUFFile, LazyArray, open_gguf
+from dflash_convert.quantize import plan_file, quantize_file
+from dflash_convert.quants import dequantize, quantize
+
+FILE_TYPES = ("F32", "F16", "Q8_0", "Q4_K_S", "Q4_K_M", "Q6_K")
+# checkpoint name → GGUF name, for the pair at hand
+OUTSIDE = {
+    "fc": "fc", "hidden_norm": "enc.output_norm", "norm": "output_norm",
+    "model.norm": "output_norm", "model.embed_tokens": "token_embd",
+}  # fmt: skip
+INSIDE = {
+    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+    "mlp.down_proj": "ffn_down", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "self_attn.k_norm": "attn_k_norm", "self_attn.q_norm": "attn_q_norm", "self_attn.k_proj": "attn_k",
+    "self_attn.q_proj": "attn_q", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+}  # fmt: skip
+LONG_ARRAY = KV("test.long", V.ARRAY, [f"token {i}" for i in range(1000)], V.STRING)
+
+
+def gguf_name(name: str) -> str:
+    stem = name.removesuffix(".weight")
+    if stem in OUTSIDE:
+        return f"{OUTSIDE[stem]}.weight"
+    layer, part = stem.removeprefix("model.").removeprefix("layers.").split(".", 1)
+    return f"blk.{layer}.{INSIDE[part]}.weight"
+
+
+def expected(pair: Path, which: str, file_type: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((pair / "expected" / f"{which}-{file_type}.json").read_text())
+    return found
+
+
+def short_keys(golden: Mapping[str, Any]) -> list[KV]:
+    """The keys whose value is given in full, with their GGUF types, in order."""
+    return [
+        KV(key, V[entry["type"][0]], entry["value"], V[entry["type"][1]] if len(entry["type"]) > 1 else None)
+        for key, entry in golden["kv"].items()
+        if not key.startswith("GGUF.") and not isinstance(entry["value"], dict)
+    ]
+
+
+@pytest.fixture(scope="module")
+def bf16_files(tiny_pair: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Draft and target as BF16 GGUFs with the keys and the tensor order of llama.cpp's converter."""
+    files = {}
+    for which in ("draft", "target"):
+        golden = expected(tiny_pair, which, "bf16")
+        stored = {gguf_name(n): t for n, t in load_file(tiny_pair / which / "model.safetensors").items()}
+        tensors = {t["name"]: stored[t["name"]] for t in golden["tensors"]}
+        tensors = {n: t.astype(np.float32) if t.ndim == 1 else t for n, t in tensors.items()}
+        keys = {kv.key: kv for kv in (*short_keys(golden), LONG_ARRAY)}
+        keys["general.architecture"] = keys["general.architecture"].value
+        files[which] = make_gguf(tmp_path_factory.mktemp("bf16") / f"{which}.gguf", keys, tensors)
+    return files
+
+
+def tensor_rows(gguf: GGUFFile) -> list[tuple[Any, ...]]:
+    return [
+        (t.name, t.type.name, list(t.shape[::-1]), hashlib.sha256(gguf.raw(t.name).tobytes()).hexdigest())
+        for t in gguf.tensors.values()
+    ]
+
+
+def golden_rows(golden: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    return [(t["name"], t["type"], t["shape"], t["sha256"]) for t in golden["tensors"]]
+
+
+@pytest.mark.parametrize("which", ["draft", "target"])
+def test_the_input_is_what_the_converter_writes(which: str, bf16_files: dict[str, Path], tiny_pair: Path) -> None:
+    assert tensor_rows(open_gguf(bf16_files[which])) == golden_rows(expected(tiny_pair, which, "bf16"))
+
+
+@pytest.mark.parametrize("which", ["draft", "target"])
+@pytest.mark.parametrize("file_type", FILE_TYPES)
+def test_a_whole_file_equals_llama_cpps(
+    which: str, file_type: str, bf16_files: dict[str, Path], tiny_pair: Path, tmp_path: Path
+) -> None:
+    golden = expected(tiny_pair, which, file_type)
+    quantize_file(bf16_files[which], tmp_path / "out.gguf", file_type)
+    out = open_gguf(tmp_path / "out.gguf")
+    assert tensor_rows(out) == golden_rows(golden)
+    keys = [(kv.key, kv.type, kv.value, kv.item_type) for kv in out.kv.values() if kv.key != LONG_ARRAY.key]
+    assert keys == [(kv.key, kv.type, kv.value, kv.item_type) for kv in short_keys(golden)]
+
+
+def test_bf16_to_bf16_copies_every_byte(bf16_files: dict[str, Path], tmp_path: Path) -> None:
+    quantize_file(bf16_files["draft"], tmp_path / "out.gguf", "BF16")
+    given, out = open_gguf(bf16_files["draft"]), open_gguf(tmp_path / "out.gguf")
+    assert sorted(tensor_rows(out)) == sorted(tensor_rows(given))
+    assert list(out.kv)[-2:] == ["general.quantization_version", "general.file_type"]
+    assert out.get("general.file_type") == 32
+
+
+def test_a_long_array_is_copied_without_being_decoded(bf16_files: dict[str, Path], tmp_path: Path) -> None:
+    plan = quantize_file(bf16_files["draft"], tmp_path / "out.gguf", "Q8_0")
+    (planned,) = (kv.value for kv in plan.kv if kv.key == LONG_ARRAY.key)
+    assert isinstance(planned, LazyArray)
+    assert "items" not in vars(planned)
+    assert open_gguf(tmp_path / "out.gguf").get(LONG_ARRAY.key) == LONG_ARRAY.value
+
+
+def test_the_plan_knows_the_size_and_progress_adds_up_to_it(bf16_files: dict[str, Path], tmp_path: Path) -> None:
+    steps: list[int] = []
+    plan = quantize_file(bf16_files["draft"], tmp_path / "out.gguf", "Q4_K_M", progress=steps.append)
+    assert plan.file_size == (tmp_path / "out.gguf").stat().st_size == sum(steps)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_small_blocks_and_threads_change_no_byte(
+    threads: int, bf16_files: dict[str, Path], tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BLOCK_WEIGHTS", 5 * 256)  # five rows at a time: the last block of a tensor is short
+    quantize_file(bf16_files["target"], tmp_path / "out.gguf", "Q4_K_S", threads=threads)
+    assert tensor_rows(open_gguf(tmp_path / "out.gguf")) == golden_rows(expected(tiny_pair, "target", "Q4_K_S"))
+
+
+def test_at_most_the_given_number_of_blocks_is_computed_ahead() -> None:
+    started: list[int] = []
+
+    class Pool:
+        def submit(self, work: Callable[[int], int], block: int) -> Any:
+            started.append(block)
+            return type("Done", (), {"result": lambda self: work(block)})()
+
+    results: Iterator[Any] = module._in_order(Pool(), lambda b: 10 * b, range(9), ahead=3)  # type: ignore[arg-type]
+    assert next(results) == 0
+    assert started == [0, 1, 2, 3]
+    assert list(results) == [10, 20, 30, 40, 50, 60, 70, 80]
+
+
+# -- made up models ------------------------------------------------------------------------------------------------
+
+
+def model(path: Path, tensors: Mapping[str, Any], **keys: Any) -> Path:
+    """A one-layer GGUF with the given tensors; keyword `a__b` is the key `a.b`."""
+    given = {"general.architecture": "toy", "toy.block_count": 1}
+    return make_gguf(path / "in.gguf", given | {k.replace("__", "."): v for k, v in keys.items()}, tensors)
+
+
+def test_rows_that_do_not_divide_fall_back_and_are_noted(tmp_path: Path) -> None:
+    x = {f"blk.0.attn_{part}.weight": weights(4, 64) for part in "qkv"}
+    x["blk.0.ffn_down.weight"] = weights(4, 96)
+    x["blk.0.ffn_up.weight"] = weights(4, 40)
+    src = model(tmp_path, x)
+    plan = quantize_file(src, tmp_path / "out.gguf", "Q4_K_M")
+    out = open_gguf(tmp_path / "out.gguf")
+    assert {t.name: t.type for t in out.tensors.values()} == {
+        "blk.0.attn_k.weight": G.Q5_0, "blk.0.attn_q.weight": G.Q5_0, "blk.0.attn_v.weight": G.Q8_0,
+        "blk.0.ffn_down.weight": G.Q8_0, "blk.0.ffn_up.weight": G.F16,
+    }  # fmt: skip
+    for name, values in x.items():
+        assert np.array_equal(out.raw(name), quantize(values, out.tensors[name].type.name))
+    assert [note.text for note in plan.notes] == [
+        "Q5_0 instead of Q4_K for blk.0.attn_k.weight and 1 more: rows of 64 do not divide into blocks of Q4_K",
+        "Q8_0 instead of Q6_K for blk.0.attn_v.weight: rows of 64 do not divide into blocks of Q6_K",
+        "Q8_0 instead of Q6_K for blk.0.ffn_down.weight: rows of 96 do not divide into blocks of Q6_K",
+        "F16 instead of Q4_K for blk.0.ffn_up.weight: rows of 40 do not divide into blocks of Q4_K",
+    ]
+    assert plan.tensors[0].transform == "F32 → Q5_0 instead of Q4_K: rows of 64 do not divide into blocks of Q4_K"
+    assert [(c.nominal, c.type) for c in plan.choices[:1]] == [(G.Q4_K, G.Q5_0)]
+
+
+def test_a_dry_run_writes_nothing_and_plans_the_same(bf16_files: dict[str, Path], tmp_path: Path) -> None:
+    plan = plan_file(bf16_files["draft"], "q4_k_m")
+    assert list(tmp_path.iterdir()) == []
+    assert plan == quantize_file(bf16_files["draft"], tmp_path / "out.gguf", "Q4_K_M")
+
+
+def test_alignment_and_split_keys(tmp_path: Path) -> None:
+    given = {"general__alignment": KV("general.alignment", V.UINT32, 64), "split__no": 0, "split__count": 1}
+    src = model(tmp_path, {"a.weight": weights(3, 32), "b.weight": weights(3, 32)}, split__tensors__count=2)
+    plain = open_gguf(src)
+    assert "split.tensors.count" in plain.kv
+    src = make_aligned(tmp_path, given)
+    quantize_file(src, tmp_path / "out.gguf", "Q8_0")
+    out = open_gguf(tmp_path / "out.gguf")
+    assert out.alignment == 64
+    assert not [key for key in out.kv if key.startswith("split.")]
+
+
+def make_aligned(path: Path, keys: Mapping[str, Any]) -> Path:
+    from gguf import GGUFWriter
+
+    writer = GGUFWriter(path / "aligned.gguf", arch="toy")
+    writer.add_custom_alignment(64)
+    for key, value in {"toy.block_count": 1, "split.no": 0, "split.count": 1, "split.tensors.count": 2}.items():
+        writer.add_uint32(key, value)
+    writer.add_tensor("a.weight", weights(3, 32))
+    writer.add_tensor("b.weight", weights(3, 32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path / "aligned.gguf"

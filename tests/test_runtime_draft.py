@@ -1,0 +1,369 @@
+"""The GGUF's side: the same numbers from GGUF names and keys, and a difference where a file is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from runtime_pair import (
+    ENGINE,
+    PAIR,
+    TARGET_KEYS,
+    VARIANTS,
+    YARN,
+    changed_reference,
+    draft,
+    draft_file,
+    draft_tensors,
+    engine_json,
+    golden,
+    halves,
+    reference,
+    target,
+    target_file,
+    target_gguf_tensors,
+    variant_config,
+    variant_tensors,
+)
+
+from dflash_convert.errors import GGUFError
+from dflash_convert.runtime.accept import Run, draft_block, draft_logits, propose, speculate
+from dflash_convert.runtime.draft import DFlashDraft, load_draft
+from dflash_convert.runtime.interface import Drafter, Target
+from dflash_convert.runtime.ops import Array
+from dflash_convert.runtime.target import load_target_gguf
+
+PROMPTS = range(7)
+
+
+@pytest.fixture(scope="module")
+def gguf_target(tmp_path_factory: pytest.TempPathFactory) -> Target:
+    """The target from a bf16 GGUF."""
+    return load_target_gguf(target_file(tmp_path_factory.mktemp("target")))
+
+
+@pytest.fixture(scope="module")
+def drafts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DFlashDraft]:
+    """Every variant from a bf16 GGUF."""
+    return {v: draft(tmp_path_factory.mktemp(v), v) for v in VARIANTS}
+
+
+@pytest.fixture(scope="module")
+def all_runs(gguf_target: Target, drafts: dict[str, DFlashDraft]) -> dict[str, list[Run]]:
+    """Every variant on every prompt, until 97 tokens."""
+    return {v: [speculate(gguf_target, d, g["ids"], 97) for g in golden()] for v, d in drafts.items()}
+
+
+def prefilled(drafter: Drafter, prompt: int = 0) -> tuple[Any, Array]:
+    """The drafter's context after a prompt, and the embeddings of its first block."""
+    out = target().forward(golden()[prompt]["ids"], target().new_cache())
+    ctx = drafter.new_context()
+    drafter.extend(ctx, drafter.features(out.layer_inputs))
+    return ctx, draft_block(target(), drafter, golden()[prompt]["first"])
+
+
+def first_block(drafter: Drafter, prompt: int = 0) -> Array:
+    return drafter.hidden_block(*prefilled(drafter, prompt))
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_target_and_draft_give_the_golden_numbers(
+    prompt: int, gguf_target: Target, drafts: dict[str, DFlashDraft]
+) -> None:
+    expected = np.load(PAIR / "expected/golden.npz")
+    out = gguf_target.forward(golden()[prompt]["ids"], gguf_target.new_cache())
+    hidden = first_block(drafts["dflash"], prompt)
+    got = {
+        "features": drafts["dflash"].features(out.layer_inputs),
+        "target_logits_last": out.logits[-1],
+        "hidden": hidden,
+        "hidden_all_full": first_block(drafts["all-full"], prompt),
+        "draft_logits": draft_logits(gguf_target, drafts["dflash"], hidden),
+    }
+    for name, array in got.items():
+        assert array.dtype == np.float32
+        np.testing.assert_allclose(array, expected[f"{prompt}.{name}"], rtol=0, atol=1e-4, err_msg=name)
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_the_loop_gives_the_golden_tokens(prompt: int, gguf_target: Target, drafts: dict[str, DFlashDraft]) -> None:
+    g, drafter = golden()[prompt], drafts["dflash"]
+    ctx, _ = prefilled(drafter, prompt)
+    assert propose(gguf_target, drafter, ctx, g["first"]) == g["draft"]
+    run = speculate(gguf_target, drafter, g["ids"], 96)
+    assert list(run.tokens[:96]) == g["generated"]
+    assert list(run.accepted_per_step) == g["accepted_per_step"]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_gives_the_hidden_blocks_of_the_torch_runs(variant: str, drafts: dict[str, DFlashDraft]) -> None:
+    expected = np.load(ENGINE / "reference.npz")
+    for prompt in PROMPTS:
+        got = first_block(drafts[variant], prompt)
+        np.testing.assert_allclose(got, expected[f"{variant}.{prompt}.hidden"], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_accepts_what_the_torch_runs_accept(variant: str, all_runs: dict[str, list[Run]]) -> None:
+    for run, expected in zip(all_runs[variant], engine_json("reference.json")[variant], strict=True):
+        assert list(run.accepted_per_step) == expected["accepted_per_step"]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_accepts_what_the_engine_accepts(variant: str, all_runs: dict[str, list[Run]]) -> None:
+    expected = sum(e["accepted"] for e in engine_json("engine.json")[variant])
+    assert sum(run.accepted for run in all_runs[variant]) == pytest.approx(expected, rel=0.03)
+
+
+def test_the_block_attends_to_a_cache_it_leaves_as_it_was(drafts: dict[str, DFlashDraft]) -> None:
+    drafter = drafts["dflash"]
+    ctx, block = prefilled(drafter)
+    np.testing.assert_array_equal(drafter.hidden_block(ctx, block), drafter.hidden_block(ctx, block))
+    assert len(ctx) == 20
+
+
+# --- a wrong file shows: each mistake moves the hidden block far from the checkpoint's
+
+
+def swapped(a: str, b: str) -> dict[str, Array]:
+    tensors = draft_tensors("dflash")
+    return {a: tensors[b], b: tensors[a]}
+
+
+MISTAKES: dict[str, dict[str, Any]] = {
+    "taps not shifted": {"keys": {"dflash.target_layers": [0, 1, 2]}},
+    "taps shifted twice": {"keys": {"dflash.target_layers": [2, 3, 4]}},
+    "taps in another order": {"keys": {"dflash.target_layers": [2, 1, 3]}},
+    "window lost": {"keys": {"dflash.attention.sliding_window": None}},
+    "window one short": {"keys": {"dflash.attention.sliding_window": 31}},
+    "window on the other layer": {"keys": {"dflash.attention.sliding_window_pattern": [False, True]}},
+    "causal": {"keys": {"dflash.attention.causal": True}},
+    "rope base lost": {"keys": {"dflash.rope.freq_base": 1e6}},
+    "rope dimensions halved": {"keys": {"dflash.rope.dimension_count": 32}},
+    "norms of block 0 swapped": {"tensors": swapped("blk.0.attn_norm.weight", "blk.0.ffn_norm.weight")},
+    "q and k norms swapped": {"tensors": swapped("blk.0.attn_q_norm.weight", "blk.0.attn_k_norm.weight")},
+    "k and v swapped": {"tensors": swapped("blk.1.attn_k.weight", "blk.1.attn_v.weight")},
+    "gate and up swapped": {"tensors": swapped("blk.1.ffn_gate.weight", "blk.1.ffn_up.weight")},
+    "encoder and final norm swapped": {"tensors": swapped("enc.output_norm.weight", "output_norm.weight")},
+    "layers swapped": {"tensors": swapped("blk.0.ffn_down.weight", "blk.1.ffn_down.weight")},
+    "rows permuted": {"tensors": {"blk.0.attn_q.weight": halves(draft_tensors("dflash")["blk.0.attn_q.weight"])}},
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_a_file_shows_against_the_checkpoint(mistake: str, tmp_path: Path) -> None:
+    # Prompt 3 has 28 tokens: with the block it is longer than the window, so that the window matters. The two sides
+    # agree to 1e-4 where all is right; the smallest mistake (one key more hidden from a query) must be far above it.
+    wrong = first_block(draft(tmp_path, **MISTAKES[mistake]), prompt=3)
+    assert np.abs(wrong - first_block(reference(), prompt=3)).max() > 5e-3
+
+
+def test_an_interleaved_checkpoint_not_permuted_shows(tmp_path: Path) -> None:
+    raw = {n: variant_tensors("interleaved-rope")[f"layers.0.self_attn.{c}"] for n, c in [
+        ("blk.0.attn_q.weight", "q_proj.weight"), ("blk.0.attn_k.weight", "k_proj.weight"),
+        ("blk.0.attn_q_norm.weight", "q_norm.weight"), ("blk.0.attn_k_norm.weight", "k_norm.weight"),
+    ]}  # fmt: skip
+    wrong = first_block(draft(tmp_path, "interleaved-rope", tensors=raw))
+    assert np.abs(wrong - first_block(reference("interleaved-rope"))).max() > 0.01
+
+
+def test_interleaved_rows_in_halves_are_the_unchanged_file() -> None:
+    for name, tensor in draft_tensors("interleaved-rope").items():
+        np.testing.assert_array_equal(tensor, draft_tensors("dflash")[name])
+
+
+# --- keys that the variants do not have
+
+
+def test_linear_rope_is_the_same_on_both_sides(tmp_path: Path) -> None:
+    keys = {"dflash.rope.scaling.type": "linear", "dflash.rope.scaling.factor": 4.0}
+    ours = first_block(draft(tmp_path, keys=keys))
+    theirs = first_block(changed_reference({"rope_scaling": {"rope_type": "linear", "factor": 4.0}}))
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    assert np.abs(ours - first_block(reference())).max() > 0.01
+
+
+def test_scaling_of_the_type_none_ignores_the_factor(tmp_path: Path) -> None:
+    keys = {"dflash.rope.scaling.type": "none", "dflash.rope.scaling.factor": 4.0}
+    np.testing.assert_array_equal(first_block(draft(tmp_path, keys=keys)), first_block(draft(tmp_path)))
+
+
+def test_yarn_takes_the_attention_factor_of_the_file(tmp_path: Path) -> None:
+    # llama.cpp multiplies its own 1 + 0.1 ln(factor) by rope.scaling.attn_factor: this one leaves 1
+    keys = {**YARN, "dflash.rope.scaling.attn_factor": 1 / (1 + 0.1 * float(np.log(4)))}
+    scaling = {**variant_config("yarn")["rope_scaling"], "attention_factor": 1.0}
+    theirs = first_block(changed_reference({"rope_scaling": scaling}))
+    np.testing.assert_allclose(first_block(draft(tmp_path, keys=keys)), theirs, atol=1e-5)
+    assert np.abs(theirs - first_block(reference("yarn"))).max() > 0.01
+
+
+def test_yarn_does_as_llama_cpp_and_never_reads_its_betas(tmp_path: Path) -> None:
+    keys = {"dflash.rope.scaling.yarn_beta_fast": 8.0, "dflash.rope.scaling.yarn_beta_slow": 2.0}
+    ours = first_block(draft(tmp_path, "yarn", keys=keys))
+    np.testing.assert_allclose(ours, first_block(reference("yarn")), atol=1e-5)
+    scaling = {**variant_config("yarn")["rope_scaling"], "beta_fast": 8.0, "beta_slow": 2.0}
+    assert np.abs(ours - first_block(changed_reference({"rope_scaling": scaling}))).max() > 0.01
+
+
+def test_yarn_without_an_original_length_uses_the_context_length(tmp_path: Path) -> None:
+    keys = {"dflash.rope.scaling.original_context_length": None, "dflash.context_length": 256}
+    np.testing.assert_array_equal(first_block(draft(tmp_path, "yarn", keys=keys)), first_block(draft(tmp_path, "yarn")))
+
+
+def test_attention_scale_replaces_the_root_of_the_head_size(tmp_path: Path) -> None:
+    doubled = {
+        f"blk.{i}.attn_q_norm.weight": 2 * draft_tensors("dflash")[f"blk.{i}.attn_q_norm.weight"] for i in (0, 1)
+    }
+    scaled = first_block(draft(tmp_path, keys={"dflash.attention.scale": 0.25}))
+    np.testing.assert_allclose(scaled, first_block(draft(tmp_path, tensors=doubled)), atol=1e-5)
+
+
+def test_embedding_scale_multiplies_the_block(tmp_path: Path) -> None:
+    plain = draft(tmp_path)
+    ctx, block = prefilled(plain)
+    expected = plain.hidden_block(ctx, block * np.float32(3))
+    np.testing.assert_array_equal(first_block(draft(tmp_path, keys={"dflash.embedding_scale": 3.0})), expected)
+
+
+def test_hidden_activation_gelu_is_the_tanh_form(tmp_path: Path) -> None:
+    ours = first_block(draft(tmp_path, keys={"dflash.hidden_activation": "gelu"}))
+    theirs = first_block(changed_reference({"hidden_act": "gelu_pytorch_tanh"}))
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    assert np.abs(ours - first_block(reference())).max() > 0.01
+
+
+def test_layers_past_the_end_of_the_pattern_are_full(tmp_path: Path) -> None:
+    keys = {"dflash.attention.sliding_window_pattern": [True]}
+    assert draft(tmp_path, keys=keys).hparams.windows == (32, None)
+
+
+def test_defaults_of_llama_cpp_that_are_silent_there(tmp_path: Path) -> None:
+    keys = {"dflash.rope.freq_base": None, "dflash.attention.head_count_kv": None, "dflash.attention.key_length": None}
+    wide = {f"blk.{i}.attn_{x}.weight": np.zeros((256, 256)) for i in (0, 1) for x in "kv"}
+    h = draft(tmp_path, keys=keys, tensors=wide).hparams
+    assert (h.n_head_kv, h.n_embd_head) == (4, 64)
+    assert h.rope.freqs[-1] == pytest.approx(10000 ** (-62 / 64))
+
+
+def test_own_embeddings_serve_as_the_head_unless_there_is_one(tmp_path: Path) -> None:
+    table = target_gguf_tensors()["token_embd.weight"]
+    rolled = np.roll(table, 1, axis=0)
+    plain = draft(tmp_path)
+    ctx, _ = prefilled(plain)
+    tokens = propose(target(), plain, ctx, 415)
+    both = draft(tmp_path, tensors={"token_embd.weight": table, "output.weight": rolled})
+    assert propose(target(), both, ctx, 415) == [(i + 1) % 1024 for i in tokens]
+    tied = draft(tmp_path, tensors={"token_embd.weight": rolled})
+    assert tied.output_weight is not None
+    np.testing.assert_array_equal(tied.output_weight, rolled.astype(np.float32))
+    np.testing.assert_array_equal(draft_block(target(), tied, 415)[0], table[414].astype(np.float32))
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0", "Q4_0"])
+def test_any_block_type_is_read(kind: str, tmp_path: Path) -> None:
+    exact = kind == "F32"
+    got = first_block(draft(tmp_path, matrix=kind))
+    difference = np.abs(got - first_block(reference())).max()
+    bound = {"F32": 1e-5, "F16": 1e-2, "Q8_0": 0.3, "Q4_0": 4.0}[kind]
+    assert difference < bound
+    assert exact or difference > 1e-6
+
+
+# --- what cannot be run
+
+NO_MASK = "tokenizer.ggml.mask_token_id is missing: llama.cpp would not draft"
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"dflash.block_size": None}, "the key dflash.block_size is missing"),
+        ({"dflash.target_layers": None}, "the key dflash.target_layers is missing"),
+        ({"dflash.block_count": None}, "the key dflash.block_count is missing"),
+        ({"tokenizer.ggml.mask_token_id": None}, NO_MASK),
+        ({"dflash.attention.sliding_window_pattern": None}, "sliding_window_pattern is missing"),
+        ({"dflash.hidden_activation": "relu"}, "hidden_activation is 'relu', which llama.cpp does not know"),
+        ({"dflash.attention.head_count": [4, 4]}, "dflash.attention.head_count has a value a layer"),
+        ({"dflash.attention.value_length": 32}, r"key and value lengths differ \(64 and 32\)"),
+        ({"dflash.rope.scaling.type": "longrope"}, "rope scaling of the type 'longrope'"),
+        (
+            {"dflash.rope.scaling.type": "yarn", "dflash.context_length": None},
+            "yarn needs rope.scaling.original_context",
+        ),
+    ],
+)
+def test_a_header_that_cannot_be_run_is_refused(keys: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(GGUFError, match=message) as caught:
+        draft(tmp_path, keys=keys)
+    assert caught.value.message.startswith("draft.gguf: ")
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        (
+            {"blk.1.ffn_up.weight": None},
+            r"the tensor blk\.1\.ffn_up\.weight is missing \(n_ff × n_embd = 512×256 is exp",
+        ),
+        (
+            {"fc.weight": np.zeros((256, 512))},
+            r"fc\.weight has the shape 256×512, but n_embd × n_embd_inp = 256×768 is",
+        ),
+        ({"blk.0.attn_sinks.weight": np.zeros(3)}, r"attn_sinks\.weight has the shape 3, but n_head = 4 is expected"),
+        ({"markov_w1.weight": np.zeros((8, 32))}, "not supported yet: DSpark's Markov head"),
+        ({"blk.0.attn_conv_base": np.zeros(32)}, "not supported yet: DFlash2's convolutions"),
+        ({"blk.0.post_attention_norm.weight": np.zeros(32)}, "not supported yet: Gemma 4 drafts"),
+        ({"blk.0.attn_q.bias": np.zeros(32)}, "1 tensor.* that no part of this model uses, blk.0.attn_q.bias for one"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_refused_by_name(tensors: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(GGUFError, match=message) as caught:
+        draft(tmp_path, tensors=tensors)
+    assert caught.value.message.startswith("draft.gguf: ")
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(GGUFError, match=r"target\.gguf: the architecture is 'qwen3', a draft's is 'dflash'") as caught:
+        load_draft(target_file(tmp_path))
+    assert "name the draft's file" in str(caught.value.hint)
+
+
+def test_a_target_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    states = [np.zeros((1, 256), np.float32)] * 3
+    drafter = draft(tmp_path)
+    with pytest.raises(GGUFError, match=r"target_layers are \[1, 2, 3\], but the target has 2 layers"):
+        drafter.features(states)
+    with pytest.raises(GGUFError, match="fc reads 3 taps of width 256, the target's width is 128"):
+        drafter.features([s[:, :128] for s in states * 2])
+
+
+def test_the_last_tap_may_be_what_leaves_the_last_layer(tmp_path: Path) -> None:
+    states = [np.full((1, 256), i, np.float32) for i in range(5)]
+    drafter = draft(tmp_path, keys={"dflash.target_layers": [1, 2, 4]})
+    assert drafter.features(states)[0, ::256].tolist() == [1, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda p: draft_file(p), r"draft\.gguf: targets of the architecture 'dflash' cannot be run"),
+        (lambda p: target_file(p, keys={"qwen3.rope.dimension_count": 32}), "32 rotary dimensions in heads of 64"),
+        (lambda p: target_file(p, tensors={"token_embd.weight": None}), r"the tensor token_embd\.weight is missing"),
+        (
+            lambda p: target_file(p, keys={"qwen3.feed_forward_length": 64}),
+            r"blk\.0\.ffn_gate\.weight has the shape 512×256",
+        ),
+    ],
+)
+def test_target_files_that_cannot_be_run_are_refused(make: Callable[[Path], Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(GGUFError, match=message):
+        load_target_gguf(make(tmp_path))
+
+
+def test_the_keys_of_the_target_are_read(tmp_path: Path) -> None:
+    assert TARGET_KEYS["qwen3.block_count"] == 4
+    loaded = load_target_gguf(target_file(tmp_path))
+    assert (loaded.n_layer, loaded.n_embd, loaded.n_vocab) == (4, 256, 1024)
