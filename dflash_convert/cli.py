@@ -204,7 +204,10 @@ def mode_of(args: Sequence[str]) -> Mode:
 def run(args: Sequence[str], console: Console) -> int:
     """Run the program; every exception ends here as an exit code."""
     try:
-        return int(app(args=list(args), standalone_mode=False, prog_name="dflash-convert") or EXIT_OK)
+        code = int(app(args=list(args), standalone_mode=False, prog_name="dflash-convert") or EXIT_OK)
+        if code == EXIT_INTERRUPTED:  # typer's own way of telling of Ctrl-C
+            console.warn("interrupted; nothing unfinished was left behind")
+        return code
     except TyperException as e:
         wrong = UsageError(e.format_message(), hint="dflash-convert --help, or dflash-convert COMMAND --help")
         console.error(wrong)
@@ -212,9 +215,6 @@ def run(args: Sequence[str], console: Console) -> int:
     except DflashError as e:
         console.error(e)
         return e.exit_code
-    except (KeyboardInterrupt, typer.Abort):
-        console.warn("interrupted; nothing unfinished was left behind")
-        return EXIT_INTERRUPTED
     except Exception as e:
         if os.environ.get("DFLASH_DEBUG"):
             traceback.print_exc()

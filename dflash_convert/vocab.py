@@ -48,10 +48,13 @@ PRE_TOKENIZERS: tuple[PreTokenizer, ...] = (
     PreTokenizer("qwen35", QWEN35, "llama.cpp src/llama-vocab.cpp, LLAMA_VOCAB_PRE_TYPE_QWEN35 (Qwen3.5, Qwen3.6)"),
 )
 
-# Special tokens: the word in Hugging Face's files → the word in the GGUF key. In the order they are looked for.
+# Special tokens: the word in Hugging Face's files → the word in the GGUF key, in the order of the keys. The engine has
+# no key for CLS.
 SPECIAL_KEYS: Mapping[str, str] = MappingProxyType({
-    "bos": "bos", "eos": "eos", "unk": "unknown", "sep": "seperator", "pad": "padding", "cls": "cls", "mask": "mask",
+    "bos": "bos", "eos": "eos", "unk": "unknown", "sep": "seperator", "pad": "padding", "mask": "mask",
 })  # fmt: skip
+ADD_KEYS = ("bos", "eos", "sep")  # the words for which there is an add_…_token key
+STAND_IN: Mapping[str, str] = MappingProxyType({"bos": "cls", "eos": "sep"})
 
 
 @dataclass(frozen=True)
@@ -125,12 +128,8 @@ def pre_tokenizer(files: TokenizerFiles) -> str:
 def special_ids(files: TokenizerFiles) -> dict[str, tuple[int, str]]:
     """Special token word → (id, file): tokenizer_config.json first, then what config.json adds."""
     by_content = {t["content"]: t["id"] for t in _added(files)}
-    found: dict[str, tuple[int, str]] = {}
-    for word in SPECIAL_KEYS:
-        entry = files.tokenizer_config.get(f"{word}_token")
-        content = entry.get("content") if isinstance(entry, Mapping) else entry
-        if isinstance(content, str) and content in by_content:
-            found[word] = by_content[content], "tokenizer_config.json"
+    contents = {word: _special_token(files, word) for word in SPECIAL_KEYS}
+    found = {w: (by_content[c], "tokenizer_config.json") for w, c in contents.items() if c in by_content}
     inner = files.config.get("text_config") or {}
     for word in SPECIAL_KEYS:
         number = files.config.get(f"{word}_token_id")
@@ -138,6 +137,13 @@ def special_ids(files: TokenizerFiles) -> dict[str, tuple[int, str]]:
         if isinstance(number, int) and word not in found:
             found[word] = number, "config.json"
     return found
+
+
+def _special_token(files: TokenizerFiles, word: str) -> str:
+    """The text of a special token in tokenizer_config.json, ""; BERT's names stand in for BOS and EOS."""
+    entry = files.tokenizer_config.get(f"{word}_token") or files.tokenizer_config.get(f"{STAND_IN.get(word)}_token")
+    content = entry.get("content") if isinstance(entry, Mapping) else entry
+    return content if isinstance(content, str) else ""
 
 
 def tokens_named_mask(files: TokenizerFiles) -> dict[str, int]:
@@ -232,7 +238,7 @@ def _add_flags(files: TokenizerFiles) -> dict[str, bool]:
             found = {"bos": False, "eos": False} | found
         elif step.get("type") == "TemplateProcessing":
             found |= _template_adds(step, files)
-    for word in SPECIAL_KEYS:
+    for word in ADD_KEYS:
         flag = files.tokenizer_config.get(f"add_{word}_token")
         if isinstance(flag, bool):
             found.setdefault(word, flag)
@@ -245,9 +251,7 @@ def _template_adds(step: Mapping[str, Any], files: TokenizerFiles) -> dict[str, 
     if len(single) < 2:
         return {}
     ends = {"bos": single[0].get("SpecialToken"), "eos": single[-1].get("SpecialToken")}
-    named = {w: files.tokenizer_config.get(f"{w}_token") for w in ends}
-    contents = {w: e.get("content") if isinstance(e, Mapping) else e for w, e in named.items()}
-    return {w: token.get("id") == contents[w] for w, token in ends.items() if token}
+    return {w: token.get("id") == _special_token(files, w) for w, token in ends.items() if token}
 
 
 def _chat_template(root: Path, tokenizer_config: Mapping[str, Any]) -> Any:

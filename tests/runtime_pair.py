@@ -166,11 +166,29 @@ def without_none(mapping: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in mapping.items() if v is not None}
 
 
+def draft_names() -> dict[str, str]:
+    """GGUF name → checkpoint name of the draft's tensors."""
+    return {**DRAFT_NAMES, **{f"blk.{i}.{g}": f"layers.{i}.{c}" for i in range(2) for g, c in LAYER_NAMES.items()}}
+
+
+def target_names() -> dict[str, str]:
+    """GGUF name → checkpoint name of the target's tensors."""
+    ends = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"}
+    return {**ends, **{f"blk.{i}.{g}": f"model.layers.{i}.{c}" for i in range(4) for g, c in LAYER_NAMES.items()}}
+
+
+def decoded(file: GGUFFile, names: Mapping[str, str]) -> dict[str, Array]:
+    """A file's tensors as the gguf package decodes them, under their checkpoint names."""
+    return {
+        names[name]: gguf.quants.dequantize(file.raw(name), info.type).reshape(info.shape)
+        for name, info in file.tensors.items()
+    }
+
+
 def draft_tensors(variant: str) -> dict[str, Array]:
     """A variant's tensors under their GGUF names; interleaved rotary rows are put into halves, head by head."""
     source = variant_tensors(variant)
-    names = {**DRAFT_NAMES, **{f"blk.{i}.{g}": f"layers.{i}.{c}" for i in range(2) for g, c in LAYER_NAMES.items()}}
-    tensors = {name: source[origin] for name, origin in names.items() if origin in source}
+    tensors = {name: source[origin] for name, origin in draft_names().items() if origin in source}
     if variant == "interleaved-rope":
         return {name: halves(t) if name.endswith(ROTARY) else t for name, t in tensors.items()}
     return tensors
@@ -184,9 +202,7 @@ def halves(rows: Array) -> Array:
 
 def target_gguf_tensors() -> dict[str, Array]:
     source = target_tensors()
-    names = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"}
-    names |= {f"blk.{i}.{g}": f"model.layers.{i}.{c}" for i in range(4) for g, c in LAYER_NAMES.items()}
-    return {name: source[origin] for name, origin in names.items() if origin in source}
+    return {name: source[origin] for name, origin in target_names().items() if origin in source}
 
 
 def draft_file(

@@ -1,4 +1,4 @@
-"""A checkpoint's rows are those the safetensors package reads, whatever their dtype, shape and place, at a flat memory cost."""
+"""A checkpoint's rows are those the safetensors package reads, and reading them all does not fill the memory."""
 
 from __future__ import annotations
 

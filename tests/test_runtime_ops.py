@@ -59,8 +59,8 @@ def test_rope_frequencies_by_hand() -> None:
 def test_rope_table_is_angle_times_magnitude() -> None:
     cos, sin = rope_table(Rope(np.array([1.0, 0.5]), magnitude=2.0), np.array([0, 3]))
     assert cos.dtype == sin.dtype == np.float32
-    np.testing.assert_allclose(cos, [[2, 2], [2 * math.cos(3), 2 * math.cos(1.5)]], rtol=1e-7)
-    np.testing.assert_allclose(sin, [[0, 0], [2 * math.sin(3), 2 * math.sin(1.5)]], rtol=1e-7)
+    np.testing.assert_allclose(cos, f32([[2, 2], [2 * math.cos(3), 2 * math.cos(1.5)]]), rtol=1e-7)
+    np.testing.assert_allclose(sin, f32([[0, 0], [2 * math.sin(3), 2 * math.sin(1.5)]]), rtol=1e-7)
 
 
 def test_rotate_half_turns_dimension_i_with_i_plus_half() -> None:

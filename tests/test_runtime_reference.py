@@ -10,24 +10,19 @@ from runtime_pair import (
     ENGINE,
     PAIR,
     VARIANTS,
-    SafetensorsWeights,
     changed_reference,
     engine_json,
     golden,
     reference,
     target,
-    target_config,
     target_tensors,
     variant_config,
-    variant_tensors,
 )
 
-from dflash_convert.errors import CheckpointError, ConfigError
 from dflash_convert.runtime.accept import Run, draft_block, draft_logits, propose, speculate
 from dflash_convert.runtime.hf_config import read_decoder
 from dflash_convert.runtime.ops import Array
-from dflash_convert.runtime.reference import DFlashReference, load_reference
-from dflash_convert.runtime.target import load_target_checkpoint
+from dflash_convert.runtime.reference import DFlashReference
 
 PROMPTS = range(7)
 
@@ -146,6 +141,12 @@ def test_the_top_level_is_causal_wins_over_the_nested_one() -> None:
     assert changed_reference({"dflash_config": nested, "is_causal": False}).config.is_causal is False
 
 
+def test_a_causal_query_is_a_causal_block() -> None:
+    nested = {**variant_config("dflash")["dflash_config"], "dflash_query_causal": True}
+    assert changed_reference({"dflash_config": nested}).config.is_causal is True
+    assert reference().config.is_causal is False
+
+
 @pytest.mark.parametrize(
     ("changes", "windows"),
     [
@@ -154,7 +155,8 @@ def test_the_top_level_is_causal_wins_over_the_nested_one() -> None:
         ({"use_sliding_window": None}, (32, None)),
         ({"layer_types": None, "sliding_window": None}, (None, None)),
         ({"layer_types": None, "use_sliding_window": None, "use_swa": True}, (32, 32)),
-        ({"layer_types": None, "use_swa": True, "swa_window_size": 16}, (16, 16)),
+        ({"layer_types": None, "use_sliding_window": None, "use_swa": True, "swa_window_size": 16}, (16, 16)),
+        ({"use_swa": True, "swa_window_size": 16}, (16, None)),
     ],
 )
 def test_which_layers_slide(changes: dict[str, object], windows: tuple[int | None, ...]) -> None:
@@ -223,74 +225,3 @@ def test_own_embeddings_and_head_are_used_each_for_itself() -> None:
     block = draft_block(target(), moved, 415)
     np.testing.assert_array_equal(block[0], table[414].astype(np.float32))
     assert moved.output_weight is None
-
-
-# --- what cannot be run
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"block_size": None}, "block_size is missing"),
-        ({"rope_theta": None}, "rope_theta is missing"),
-        ({"rms_norm_eps": None}, "rms_norm_eps is missing"),
-        ({"hidden_act": "relu"}, "not supported yet: hidden_act 'relu'"),
-        ({"layer_types": ["full_attention"]}, "layer_types has 1 entries for 2 layers"),
-        ({"sliding_window": None}, "sliding_attention layers, but no sliding_window"),
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "not supported yet: rope of the type 'llama3'"),
-        ({"rope_scaling": {"rope_type": "linear"}}, "factor is missing"),
-        ({"rope_parameters": {"full_attention": {"rope_theta": 1e6}}}, "rope_parameters for each layer type"),
-        ({"dflash_config": {"mask_token_id": 1023}}, "target_layer_ids is missing"),
-        ({"dflash_config": {"target_layer_ids": [0, 1, 2]}}, "mask_token_id is missing"),
-    ],
-)
-def test_a_config_that_cannot_be_run_is_refused(changes: dict[str, object], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        changed_reference(changes)
-
-
-@pytest.mark.parametrize(
-    ("tensors", "message"),
-    [
-        ({"layers.1.mlp.up_proj.weight": None}, r"the tensor layers\.1\.mlp\.up_proj\.weight is missing"),
-        (
-            {"fc.weight": np.zeros((256, 512))},
-            r"fc\.weight has the shape 256×512, but hidden_size × features_size = 256×768",
-        ),
-        ({"markov_head.markov_w1.weight": np.zeros((1, 1))}, "not supported yet: DSpark's Markov head"),
-        ({"layers.0.attention_conv.base_kernel": np.zeros(1)}, "not supported yet: DFlash2's convolutions"),
-        (
-            {"prefix_gru.weight_ih_l0": np.zeros(1)},
-            "1 tensor.* that no part of this model uses, prefix_gru.weight_ih_l0",
-        ),
-    ],
-)
-def test_tensors_that_do_not_fit_are_refused_by_name(tensors: dict[str, Array], message: str) -> None:
-    with pytest.raises(CheckpointError, match=message):
-        changed_reference(tensors=tensors)
-
-
-def test_sinks_that_are_announced_must_be_there() -> None:
-    with pytest.raises(CheckpointError, match="says attention_sink_bias, but no"):
-        load_reference(variant_config("sinks-value-scale"), SafetensorsWeights(variant_tensors("dflash")))
-
-
-def test_a_target_that_does_not_fit_is_refused() -> None:
-    states = [np.zeros((1, 256), np.float32)] * 3
-    with pytest.raises(CheckpointError, match=r"target_layer_ids are \[0, 1, 2\], but the target has 2 layers"):
-        reference().features(states)
-    with pytest.raises(CheckpointError, match="fc reads 3 taps of width 256, the target's width is 128"):
-        reference().features([s[:, :128] for s in states * 2])
-
-
-def test_target_checkpoints_that_cannot_be_run_are_refused() -> None:
-    weights = SafetensorsWeights(target_tensors())
-    with pytest.raises(CheckpointError, match="targets of the architecture MambaForCausalLM cannot be run") as caught:
-        load_target_checkpoint({**target_config(), "architectures": ["MambaForCausalLM"]}, weights)
-    assert caught.value.hint == "those that can: Qwen3ForCausalLM"
-    with pytest.raises(CheckpointError, match=r"architecture \(none named\)"):
-        load_target_checkpoint({}, weights)
-    with pytest.raises(ConfigError, match="a Qwen3 target with use_sliding_window"):
-        load_target_checkpoint({**target_config(), "use_sliding_window": True}, weights)
-    with pytest.raises(CheckpointError, match=r"the tensor lm_head\.weight is missing"):
-        load_target_checkpoint({**target_config(), "tie_word_embeddings": False}, weights)

@@ -104,7 +104,10 @@ SPECIALS: dict[str, dict[str, dict[str, Any]]] = {
     "as it is": {},
     "an object": {"tokenizer_config": {"eos_token": {"content": "<|im_start|>", "lstrip": False}}},
     "not an added token": {"tokenizer_config": {"eos_token": "</s>"}},
-    "only in config.json": {"tokenizer_config": {"eos_token": None, "pad_token": None}, "config": {"pad_token_id": 301}},
+    "only in config.json": {
+        "tokenizer_config": {"eos_token": None, "pad_token": None},
+        "config": {"pad_token_id": 301},
+    },
     "tokenizer_config first": {"tokenizer_config": {"bos_token": "<|im_start|>"}, "config": {"bos_token_id": 300}},
     "a list in config.json": {"tokenizer_config": {"eos_token": None}, "config": {"eos_token_id": [302, 300]}},
     "in text_config": {
@@ -114,19 +117,22 @@ SPECIALS: dict[str, dict[str, dict[str, Any]]] = {
     "every kind": {
         "tokenizer_config": {f"{w}_token": "<|im_start|>" for w in ("unk", "sep", "cls", "mask")},
     },
-    "flags": {"tokenizer_config": {"add_bos_token": True, "add_eos_token": False}},
-    "flags that are null": {"tokenizer_config": {"add_bos_token": None}},
-    "byte-level post-processor": {
-        "tokenizer_config": {"add_bos_token": True},
-        "tokenizer": {"post_processor": {"type": "ByteLevel", "trim_offsets": False}},
+    "CLS and SEP for BOS and EOS": {
+        "tokenizer_config": {
+            "bos_token": None,
+            "cls_token": "<|im_start|>",
+            "eos_token": None,
+            "sep_token": "<tool_call>",
+        },
     },
+    "flags": {"tokenizer_config": {"add_bos_token": True, "add_eos_token": False, "add_mask_token": True}},
+    "flags that are null": {"tokenizer_config": {"add_bos_token": None}},
     "a template that adds BOS": {
         "tokenizer_config": {"bos_token": "<|im_start|>", "add_bos_token": GONE},
         "tokenizer": {
             "post_processor": {
                 "type": "Sequence",
                 "processors": [
-                    {"type": "ByteLevel"},
                     {
                         "type": "TemplateProcessing",
                         "single": [{"SpecialToken": {"id": "<|im_start|>"}}, {"Sequence": {"id": "A"}}],
@@ -155,6 +161,13 @@ def test_special_ids_and_flags_are_those_of_the_gguf_package(tmp_path: Path, cha
     expected = {k: v.value for k, v in writer.kv_data[0].items() if k.startswith("tokenizer.")}
     found = rows(root)
     assert {k: v for k, v in found.items() if k in expected or k.endswith(("_token_id", "_token"))} == expected
+
+
+def test_a_byte_level_post_processor_adds_neither_bos_nor_eos_whatever_the_config_says(tmp_path: Path) -> None:
+    steps = {"type": "ByteLevel", "trim_offsets": False}
+    root = toy_target(tmp_path / "t", tokenizer={"post_processor": steps}, tokenizer_config={"add_bos_token": True})
+    found = rows(root)
+    assert (found["tokenizer.ggml.add_bos_token"], found["tokenizer.ggml.add_eos_token"]) == (False, False)
 
 
 def test_a_special_id_outside_the_vocabulary_is_refused(tmp_path: Path) -> None:
@@ -237,7 +250,10 @@ def test_every_row_says_its_file() -> None:
 
 
 def test_types_of_the_arrays() -> None:
-    types = {kv.key.removeprefix("tokenizer.ggml."): (kv.type, kv.item_type) for kv in vocab_rows(read_tokenizer(TARGET), 320)}
+    types = {
+        kv.key.removeprefix("tokenizer.ggml."): (kv.type, kv.item_type)
+        for kv in vocab_rows(read_tokenizer(TARGET), 320)
+    }
     assert types["tokens"] == types["merges"] == (V.ARRAY, V.STRING)
     assert types["token_type"] == (V.ARRAY, V.INT32)
     assert types["eos_token_id"] == (V.UINT32, None)
@@ -247,7 +263,7 @@ def test_types_of_the_arrays() -> None:
 def test_a_folder_without_tokenizer_json_is_told_what_it_needs_and_has(tmp_path: Path) -> None:
     root = toy_target(tmp_path / "t")
     (root / "tokenizer.json").rename(root / "tiktoken.model")
-    with pytest.raises(VocabError, match="there is no tokenizer.json") as e:
+    with pytest.raises(VocabError, match=r"there is no tokenizer\.json") as e:
         read_tokenizer(root)
     assert e.value.hint == (
         "a target folder needs config.json, tokenizer.json, tokenizer_config.json (a few MB, no weights); "
@@ -280,5 +296,5 @@ def test_tokenizers_of_another_kind_are_refused(tmp_path: Path, changes: dict[st
 def test_a_broken_tokenizer_json_says_where(tmp_path: Path) -> None:
     root = toy_target(tmp_path / "t")
     (root / "tokenizer.json").write_text(json.dumps(edited({}, {}))[:-1] + ',"a"', encoding="utf-8")
-    with pytest.raises(ConfigError, match="tokenizer.json: not valid JSON"):
+    with pytest.raises(ConfigError, match=r"tokenizer\.json: not valid JSON"):
         read_tokenizer(root)

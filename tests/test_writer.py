@@ -24,7 +24,7 @@ from gguf.constants import GGUFValueType as V
 from dflash_convert.errors import CheckpointError, OutputError
 from dflash_convert.gguf_file import KV
 from dflash_convert.layout import Plan, PlannedTensor
-from dflash_convert.writer import check_output, check_space, write
+from dflash_convert.writer import Chunks, check_output, check_space, write
 
 A, B = PlannedTensor("a", (3, 3), G.F32, ""), PlannedTensor("b", (5,), G.F32, "")
 PLAN = Plan((KV("general.architecture", V.STRING, "test"),), (A, B))
@@ -43,6 +43,12 @@ def out(tmp_path: Path) -> Path:
 
 def names(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir())
+
+
+def refusal(path: Path, make: Chunks = chunks, *, force: bool = False) -> tuple[str, str | None]:
+    with pytest.raises(OutputError) as caught:
+        write(PLAN, make, path, force=force)
+    return caught.value.message, caught.value.hint
 
 
 # -- the bytes -----------------------------------------------------------------------------------------------------
@@ -77,9 +83,7 @@ def test_the_mode_is_what_the_umask_leaves(out: Path, umask: int, mode: int) -> 
     assert out.stat().st_mode & 0o777 == mode
 
 
-def test_the_data_is_synced_before_it_gets_its_name_and_the_folder_after(
-    out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_data_is_synced_before_it_is_named_and_the_folder_after(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[tuple[bool, bool]] = []
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append((Path(f"/dev/fd/{fd}").is_dir(), out.exists())))
     write(PLAN, chunks, out)
@@ -91,10 +95,7 @@ def test_the_data_is_synced_before_it_gets_its_name_and_the_folder_after(
 
 def test_an_output_that_exists_is_replaced_only_by_force(out: Path) -> None:
     out.write_text("precious")
-    with pytest.raises(OutputError) as caught:
-        write(PLAN, chunks, out)
-    assert caught.value.message == f"{out} exists"
-    assert caught.value.hint == "pass --force to replace it, or -o to name another file"
+    assert refusal(out) == (f"{out} exists", "pass --force to replace it, or -o to name another file")
     assert out.read_text() == "precious"
     write(PLAN, chunks, out, force=True)
     assert out.read_bytes() == WHOLE
@@ -102,8 +103,7 @@ def test_an_output_that_exists_is_replaced_only_by_force(out: Path) -> None:
 
 def test_a_link_to_nowhere_exists(out: Path) -> None:
     out.symlink_to("nowhere")
-    with pytest.raises(OutputError, match=r"out\.gguf exists$"):
-        write(PLAN, chunks, out)
+    assert refusal(out)[0] == f"{out} exists"
 
 
 @pytest.mark.parametrize(
@@ -114,10 +114,8 @@ def test_a_link_to_nowhere_exists(out: Path) -> None:
     ],
 )
 def test_a_folder_is_neither_an_output_nor_made(tmp_path: Path, name: str, message: str, hint: str) -> None:
-    with pytest.raises(OutputError) as caught:
-        write(PLAN, chunks, tmp_path / name, force=True)
-    assert caught.value.message == message.replace("ROOT", str(tmp_path))
-    assert caught.value.hint == hint.replace("ROOT", str(tmp_path))
+    shown = refusal(tmp_path / name, force=True)
+    assert shown == (message.replace("ROOT", str(tmp_path)), hint.replace("ROOT", str(tmp_path)))
 
 
 @pytest.mark.parametrize("alias", [lambda a, b: None, os.symlink, os.link], ids=["itself", "symlink", "hardlink"])
@@ -175,13 +173,11 @@ def no_file_over(size: int) -> Iterator[None]:
 
 
 def test_a_file_that_may_not_grow_is_told_with_sizes(out: Path) -> None:
-    with pytest.raises(OutputError) as caught, no_file_over(PLAN.file_size - 1):
-        write(PLAN, chunks, out)
-    assert re.fullmatch(
-        rf"{out}: no space left while writing \(File too large\): 256 bytes needed, [\d,]+ free in {out.parent}",
-        caught.value.message,
-    )
-    assert caught.value.hint == "nothing was left behind; free some space or name an output on another disk with -o"
+    with no_file_over(PLAN.file_size - 1):
+        message, hint = refusal(out)
+    reason = r"no space left while writing \(File too large\)"
+    assert re.fullmatch(rf"{out}: {reason}: 256 bytes needed, [\d,]+ free in {out.parent}", message)
+    assert hint == "nothing was left behind; free some space or name an output on another disk with -o"
     assert names(out.parent) == []
 
 
@@ -201,25 +197,20 @@ def test_a_disk_that_fails_is_told_with_its_reason(
 
     monkeypatch.setattr(os, "fsync", failing)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=1000))
-    with pytest.raises(OutputError) as caught:
-        write(PLAN, chunks, out)
-    assert caught.value.message == f"{out}: {reason.format(out.parent)}"
+    assert refusal(out)[0] == f"{out}: {reason.format(out.parent)}"
     assert names(out.parent) == []
 
 
 def test_a_name_the_system_refuses_is_told(tmp_path: Path) -> None:
     path = tmp_path / ("x" * 250)
-    with pytest.raises(OutputError) as caught:
-        write(PLAN, chunks, path)
-    assert caught.value.message == f"{path}: cannot be written: File name too long"
+    assert refusal(path)[0] == f"{path}: cannot be written: File name too long"
 
 
 def test_what_cannot_fit_is_not_begun(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=255))
-    with pytest.raises(OutputError) as caught:
-        write(PLAN, lambda t: pytest.fail("begun"), out)
-    assert caught.value.message == f"out.gguf needs 256 bytes; {out.parent} has 255 free"
-    assert caught.value.hint == "free some space, or name an output on another disk with -o"
+    message, hint = refusal(out, lambda t: pytest.fail("begun"))
+    assert message == f"out.gguf needs 256 bytes; {out.parent} has 255 free"
+    assert hint == "free some space, or name an output on another disk with -o"
     check_space(out, 255)
 
 
@@ -240,9 +231,7 @@ def test_a_file_that_appears_meanwhile_is_left_as_it_is(
 
     if not links:
         monkeypatch.setattr(os, "link", no_links)
-    with pytest.raises(OutputError) as caught:
-        write(PLAN, appear, out)
-    assert caught.value.message == f"{out} appeared while it was being written; it was left as it is"
+    assert refusal(out, appear)[0] == f"{out} appeared while it was being written; it was left as it is"
     assert (names(out.parent), out.read_text()) == (["out.gguf"], "theirs")
     write(PLAN, appear, out, force=True)
     assert out.read_bytes() == WHOLE

@@ -13,10 +13,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from make import Array, make_safetensors
+import pytest
+from make import Array, make_checkpoint, make_safetensors
 from safetensors.numpy import load_file
 
-CASES = Path(__file__).parent / "data" / "convert"
+from dflash_convert.convert import Conversion, plan_conversion
+from dflash_convert.errors import DflashError
+
+DATA = Path(__file__).parent / "data"
+CASES, ENGINE, TINY_PAIR = DATA / "convert", DATA / "engine", DATA / "tiny-pair"
 FLAT, TARGET = CASES / "dflash-flat" / "draft", CASES / "target-qwen3"
 SMALL_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json")
 GONE: Any = object()
@@ -36,15 +41,17 @@ def flat_tensors() -> dict[str, Array]:
 
 def edited(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """A copy of `config` with dotted paths set, or taken away."""
-    config = deepcopy(dict(config))
+    copy = deepcopy(dict(config))
     for path, value in changes.items():
         *groups, key = path.split(".")
-        inner = config
+        inner = copy
         for group in groups:
             inner[group] = inner.get(group) or {}
             inner = inner[group]
-        inner.pop(key, None) if value is GONE else inner.__setitem__(key, value)
-    return config
+        inner[key] = value
+        if value is GONE:
+            del inner[key]
+    return copy
 
 
 def toy_draft(root: Path, changes: Mapping[str, Any] | None = None, tensors: Mapping[str, Any] | None = None) -> Path:
@@ -66,3 +73,36 @@ def toy_target(root: Path, **changes: Mapping[str, Any]) -> Path:
         path = root / f"{stem}.json"
         path.write_text(json.dumps(edited(read_json(path), edits)), encoding="utf-8")
     return root
+
+
+def plan(
+    folder: Path,
+    changes: Mapping[str, Any] | None = None,
+    tensors: Mapping[str, Any] | None = None,
+    target: Mapping[str, Mapping[str, Any]] | None = None,
+    **options: Any,
+) -> Conversion:
+    """Plan the flat draft with its config, its tensors and its target changed."""
+    draft = toy_draft(folder / "Toy-DFlash", changes, tensors)
+    donor = toy_target(folder / "Toy-Target", **(target or {}))
+    return plan_conversion(draft, donor, folder / "out.gguf", **options)
+
+
+def refusal(kind: type[DflashError], folder: Path, *args: Any, **options: Any) -> DflashError:
+    """The error with which a plan is refused: of exactly this kind, in one line."""
+    with pytest.raises(DflashError) as e:
+        plan(folder, *args, **options)
+    assert type(e.value) is kind
+    assert "\n" not in e.value.message
+    return e.value
+
+
+def notes(job: Conversion, level: str) -> list[str]:
+    return [n.text for n in job.plan.notes if n.level == level]
+
+
+def engine_variant(root: Path, name: str) -> Path:
+    """The trained draft with a variant's config, and its extra tensors over the draft's."""
+    extra = ENGINE / name / "extra.safetensors"
+    tensors = {**load_file(TINY_PAIR / "draft/model.safetensors"), **(load_file(extra) if extra.is_file() else {})}
+    return make_checkpoint(root, tensors, read_json(ENGINE / name / "config.json"))

@@ -148,7 +148,12 @@ def _spread(kernel: Kernel, given: Array, room: Array, block: int, threads: int 
     n = min(available_threads() if threads is None else threads, len(slices))
     if n <= 1:
         for s in slices:
-            kernel(given[s], room[s])
+            kernel(_writable(given[s]), room[s])
         return
     with ThreadPoolExecutor(n) as pool:
-        list(pool.map(lambda s: kernel(given[s], room[s]), slices))
+        list(pool.map(lambda s: kernel(_writable(given[s]), room[s]), slices))
+
+
+def _writable(blocks: Array) -> Array:
+    """The blocks, copied if read-only (a mapped file): numba would compile every kernel once more for those."""
+    return blocks if blocks.flags.writeable else blocks.copy()

@@ -224,7 +224,7 @@ def _read_draft_config(config: Mapping[str, Any]) -> DraftConfig:
         mask_token_id=int(require("mask_token_id", *places)),
         target_layer_ids=tuple(int(i) for i in require("target_layer_ids", *places)),
         windows=_read_windows(config, inner, base.num_hidden_layers),
-        is_causal=bool(_first_of((config, "is_causal"), (inner, "causal"))),
+        is_causal=_read_causal(config, inner),
         rotate=rotate_pairs if neox is False else rotate_half,
         attention_value_scale=float(first("attention_value_scale", *places) or 1.0),
         input_embedding_scale=float(first("input_embedding_scale", *places) or 1.0),
@@ -236,16 +236,21 @@ def _first_of(*places: tuple[Mapping[str, Any], str]) -> Any:
     return next((place[key] for place, key in places if place.get(key) is not None), None)
 
 
+def _read_causal(config: Mapping[str, Any], inner: Mapping[str, Any]) -> bool:
+    """Whether a block's position hides the ones after it; a config that does not say trained a bidirectional block."""
+    query_causal = first("dflash_query_causal", inner, config)
+    said = _first_of((config, "is_causal"), (inner, "causal"))
+    return bool(query_causal if said is None else said)
+
+
 def _read_windows(config: Mapping[str, Any], inner: Mapping[str, Any], n_layers: int) -> tuple[int | None, ...]:
-    """A window a layer. `use_swa` slides every layer; else `layer_types` says which, unless `use_sliding_window` is
-    false, where a window left in the config means nothing."""
+    """A window a layer: `layer_types` says which slide; without it `use_swa` means all. Where `use_sliding_window` is
+    false, a window left in the config means nothing."""
     window = _first_of((inner, "swa_window_size"), (config, "sliding_window"))
-    if first("use_swa", inner, config):
-        kinds = ["sliding_attention"] * n_layers
-    elif config.get("use_sliding_window") is False:
-        kinds = ["full_attention"] * n_layers
-    else:
-        kinds = config.get("layer_types") or ["full_attention"] * n_layers
+    everywhere = "sliding_attention" if first("use_swa", inner, config) else "full_attention"
+    kinds = config.get("layer_types") or [everywhere] * n_layers
+    if config.get("use_sliding_window") is False:
+        kinds = ["full_attention"] * len(kinds)
     if len(kinds) != n_layers:
         raise ConfigError(f"config.json: layer_types has {len(kinds)} entries for {n_layers} layers")
     if "sliding_attention" in kinds and window is None:

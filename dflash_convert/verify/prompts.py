@@ -1,10 +1,12 @@
 """The texts that drafts are tried on: our own, short, and of several kinds, because acceptance depends on the kind.
 
-Out: `PROMPTS`, or the prompts of a file, separated by lines that hold only `---`.
+Out: `PROMPTS`, or the prompts of a file: one a line, or, where one of the lines is `---`, what lies between such lines.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from dflash_convert.errors import UsageError
@@ -41,13 +43,14 @@ def read_prompts(path: Path) -> tuple[str, ...]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as e:
         raise UsageError(f"{path}: the prompts cannot be read: {e}", hint="give a UTF-8 text file") from e
-    texts: list[list[str]] = [[]]
-    for line in lines:
-        if line.strip() == SEPARATOR:
-            texts.append([])
-        else:
-            texts[-1].append(line)
-    prompts = tuple(text for text in ("\n".join(t) for t in texts) if text.strip())
+    texts = ["\n".join(part) for part in _between(lines)] if SEPARATOR in lines else lines
+    prompts = tuple(text for text in texts if text.strip())
     if not prompts:
-        raise UsageError(f"{path}: there is no prompt in it", hint=f"separate prompts by lines that hold {SEPARATOR}")
+        raise UsageError(f"{path}: there is no prompt in it", hint=f"one a line, or between lines that are {SEPARATOR}")
     return prompts
+
+
+def _between(lines: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The runs of lines between separators."""
+    at = [-1, *(i for i, line in enumerate(lines) if line == SEPARATOR), len(lines)]
+    yield from (lines[a + 1 : b] for a, b in pairwise(at))

@@ -2,13 +2,12 @@
 target's.
 
 In: an opened GGUF, the source checkpoint (or None) and the target (or None). Out: checks. Reads no tensor data. What
-`open_gguf` refuses (bounds, offsets, alignment, duplicate names) comes here as its message, through `damaged`.
+`open_gguf` refuses (bounds, offsets, overlaps, alignment, duplicate names) comes here as its message: `damaged`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -37,23 +36,13 @@ def structure(gguf: GGUFFile, source: Checkpoint | None, target: Target | None) 
 
     Raises ConfigError: two places of the source's config disagree. VocabError: no usable tokenizer files.
     """
-    checks = [Check("file", PASS, "the file", "whole"), *_overlaps(gguf)]
+    checks = [Check("file", PASS, "the file", "whole")]
     if source is not None:
         configs = Configs(source.config, target)
         checks += [*_keys(gguf, configs), *_tensor_set(gguf, source)]
     checks += [*_tap_count(gguf), *_mask(gguf), *_fits_target(gguf, target), *_tokenizer(gguf, source, target)]
     metrics = {"keys": float(len(gguf.kv)), "tensors": float(len(gguf.tensors))}
     return judged(STRUCTURE, checks, metrics)
-
-
-# -- the file ------------------------------------------------------------------------------------------------------
-
-
-def _overlaps(gguf: GGUFFile) -> Iterator[Check]:
-    by_offset = sorted(gguf.tensors.values(), key=lambda t: t.offset)
-    for a, b in pairwise(by_offset):
-        if a.offset + a.nbytes > b.offset:
-            yield Check("file", FAIL, b.name, b.offset, f"{a.offset + a.nbytes} or more", cause=f"it overlaps {a.name}")
 
 
 # -- keys ----------------------------------------------------------------------------------------------------------

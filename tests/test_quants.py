@@ -1,0 +1,307 @@
+"""The block formats: worked out by hand, against ggml's bytes, against a slow reference, and by their properties."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import quants as gguf_quants
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numba import njit
+from slow_quants import SLOW, Array, f32, numbers, slow_nearest_int
+
+from dflash_convert.quants import TYPES, dequantize, q6_k, quantize
+from dflash_convert.quants.kernel import kernel
+from dflash_convert.quants.rounding import (
+    bfloat_bits,
+    half_bits,
+    half_value,
+    int8_or_zero,
+    nearest_int,
+    round_half_away,
+)
+
+WRITTEN = [name for name, t in TYPES.items() if t.encode]
+K_QUANTS = ["Q4_K", "Q5_K", "Q6_K"]
+
+
+@pytest.fixture(scope="module")
+def golden(data: Any) -> dict[str, Array]:
+    """x (64, 512) float32 and ggml's bytes for it, by type."""
+    with np.load(data / "quants" / "blocks.npz") as found:
+        return dict(found)
+
+
+# -- golden bytes --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [n for n in WRITTEN if n != "F32"])
+def test_bytes_are_ggmls(name: str, golden: dict[str, Array]) -> None:
+    assert np.array_equal(quantize(golden["x"], name), golden[name])
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", *WRITTEN])
+def test_decoding_agrees_with_the_gguf_package(name: str, golden: dict[str, Array]) -> None:
+    raw = golden["x"].view(np.uint8) if name == "F32" else golden[name]
+    got = dequantize(raw, name)
+    assert got.dtype == np.float32
+    assert np.array_equal(got, gguf_quants.dequantize(raw, TYPES[name].id))
+
+
+def test_every_type_the_gguf_package_can_decode_is_in_the_table() -> None:
+    for type_id in GGMLQuantizationType:
+        block, size = GGML_QUANT_SIZES[type_id]
+        try:
+            gguf_quants.dequantize(np.zeros((1, size), np.uint8), type_id)
+        except NotImplementedError:
+            continue
+        assert (TYPES[type_id.name].block, TYPES[type_id.name].bytes) == (block, size)
+        assert dequantize(np.zeros((2, 3 * size), np.uint8), type_id.name).shape == (2, 3 * block)
+
+
+@pytest.mark.parametrize("name", [n for n in TYPES if TYPES[n].halves])
+def test_the_half_fields_are_where_the_table_says(name: str) -> None:
+    """An Inf in a half field, and nowhere else, shows in every type's decoded weights."""
+    qtype = TYPES[name]
+    for at in qtype.halves:
+        raw = np.full((1, qtype.bytes), 0x11, np.uint8)
+        raw[0, at : at + 2] = (0x00, 0x7C)
+        with np.errstate(all="ignore"):
+            assert not np.isfinite(dequantize(raw, name)).any()
+
+
+# -- roundings -----------------------------------------------------------------------------------------------------
+
+
+def over(function: Any, x: Array, dtype: Any) -> Array:
+    """The inlined scalar `function` on every entry of x."""
+
+    @njit
+    def loop(x: Array, out: Array) -> None:
+        for i in range(x.shape[0]):
+            out[i] = function(x[i])
+
+    out = np.empty(x.shape, dtype)
+    loop(x, out)
+    return out
+
+
+TIES = np.array([0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 0.49999997, -0.49999997, 3.0], np.float32)
+
+
+def test_nearest_int_rounds_halves_to_even() -> None:
+    assert over(nearest_int, TIES, np.int32).tolist() == [0, 2, 2, 0, -2, -2, 0, 0, 3]
+
+
+def test_nearest_int_is_the_low_bits_of_a_large_float() -> None:
+    x = np.array([np.inf, -np.inf, np.nan, 5e6, -7e6, 1e30, -4194304.0], np.float32)
+    assert over(nearest_int, x, np.int32).tolist()[:3] == [-(2**22), -(2**22), 0]
+    assert over(nearest_int, x, np.int32).tolist() == [slow_nearest_int(v) for v in x]
+
+
+def test_round_half_away_is_cs_roundf() -> None:
+    assert over(round_half_away, TIES, np.float32).tolist() == [1, 2, 3, -1, -2, -3, 0, 0, 3]
+
+
+def test_what_fits_no_int8_is_zero() -> None:
+    x = np.array([127.0, -127.0, 31.9, -0.9, 128.0, np.inf, -np.inf, np.nan], np.float32)
+    assert over(int8_or_zero, x, np.int32).tolist() == [127, -127, 31, 0, 0, 0, 0, 0]
+
+
+def test_every_half_comes_back() -> None:
+    bits = np.arange(1 << 16, dtype=np.uint32)
+    values = over(half_value, bits, np.float32)
+    assert np.array_equal(values, bits.astype(np.uint16).view(np.float16).astype(np.float32), equal_nan=True)
+    number = ~np.isnan(values)
+    assert np.array_equal(over(half_bits, values, np.uint32)[number], bits[number])
+    assert set(over(half_bits, values, np.uint32)[~number] & 0x7FFF) == {0x7E00}
+
+
+def test_halves_round_as_numpys_do() -> None:
+    """Around every half: the middle to the next one, and the float32 on either side of it."""
+    halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float64)
+    middle = ((halves[:-1] + halves[1:]) / 2).astype(np.float32)
+    x = np.concatenate([middle, np.nextafter(middle, f32(0)), np.nextafter(middle, f32(np.inf))])
+    x = np.concatenate([x, -x, np.array([65519.996, 65520.0, 1e30, 1e-30, 2.0**-25], np.float32)])
+    with np.errstate(over="ignore", under="ignore"):
+        assert np.array_equal(over(half_bits, x, np.uint32), x.astype(np.float16).view(np.uint16))
+
+
+def test_bfloats_round_to_even_and_nan_stays_nan() -> None:
+    bits = np.array([0x3F808000, 0x3F818000, 0x3F808001, 0x7F800001, 0xFF800001, 0x7F7FFFFF, 0x80000001], np.uint32)
+    assert over(bfloat_bits, bits.view(np.float32), np.uint32).tolist() == [
+        0x3F80, 0x3F82, 0x3F81, 0x7FC0, 0xFFC0, 0x7F80, 0x8000,
+    ]  # fmt: skip
+
+
+# -- blocks worked out by hand -------------------------------------------------------------------------------------
+
+
+def test_a_q8_0_block_by_hand() -> None:
+    x = np.zeros((1, 32), np.float32)
+    x[0, :5] = 127.0, 2.5, -2.5, 0.49, -127.0  # d = 1: halves go away from zero
+    assert quantize(x, "Q8_0")[0].tolist() == [0x00, 0x3C, 127, 3, 256 - 3, 0, 256 - 127] + [0] * 27
+
+
+def test_a_q5_0_block_by_hand() -> None:
+    x = np.zeros((1, 32), np.float32)
+    x[0, 0], x[0, 17] = 16.0, -1.0  # d = 16/-16 = -1, so q = 16 - w; the zeros are 16: the fifth bit alone
+    raw = quantize(x, "Q5_0")[0]
+    assert raw[:2].tolist() == [0x00, 0xBC]
+    assert raw[2:6].tolist() == [0b11111110, 0xFF, 0xFF, 0xFF]  # weight 0 is q = 0
+    assert raw[6:].tolist() == [0x00, 0x10] + [0] * 14  # weight 17: 17, nibble 1, above weight 1's
+
+
+def test_a_q5_1_block_by_hand() -> None:
+    x = np.arange(32, dtype=np.float32)[None] - 1  # d = 1, m = -1: q = 0 … 31
+    raw = quantize(x, "Q5_1")[0]
+    assert raw[:8].tolist() == [0x00, 0x3C, 0x00, 0xBC, 0, 0, 0xFF, 0xFF]
+    assert raw[8:].tolist() == [j | j << 4 for j in range(16)]
+
+
+@pytest.mark.parametrize("name", K_QUANTS)
+def test_a_whole_grid_is_kept_exactly(name: str) -> None:
+    """Weights that lie on a grid with steps a half can hold come back unchanged."""
+    grid = {"Q4_K": 63 * np.arange(16), "Q5_K": 63 * np.arange(32), "Q6_K": np.arange(-32, 0)}[name]
+    block = np.resize(grid, 256).astype(np.float32)
+    assert np.array_equal(dequantize(quantize(block[None], name), name)[0], block)
+
+
+# -- against a slow reference -------------------------------------------------------------------------------------
+
+
+def odd_blocks() -> dict[str, Array]:
+    r = np.random.default_rng(7)
+    normal = r.standard_normal(256).astype(np.float32)
+    mixed = normal.copy()
+    mixed[32:64], mixed[64:96], mixed[96:128] = 0.0, 3e-5 * normal[64:96], -0.75
+    return {
+        "normal": normal,
+        "heavy tails": (r.standard_t(2, 256)).astype(np.float32),
+        "positive": abs(normal) + f32(1),
+        "negative": -abs(normal) - f32(1),
+        "constant": np.full(256, 0.3, np.float32),
+        "negative constant": np.full(256, -0.3, np.float32),
+        "nearly constant": np.nextafter(f32(-1), f32(0)) * (r.integers(0, 2, 256)).astype(np.float32) * f32(1e-7)
+        - f32(1),
+        "zeros": np.zeros(256, np.float32),
+        "one outlier": np.where(np.arange(256) == 77, f32(100), normal * f32(1e-3)),
+        "ties": r.integers(-8, 8, 256).astype(np.float32) / f32(2),
+        "two values": np.where(r.integers(0, 2, 256), f32(0.25), f32(-0.5)),
+        "some sub-blocks tiny, zero, constant": mixed,
+        "subnormal": (normal * f32(1e-39)).astype(np.float32),
+        "subnormal outlier": np.where(np.arange(256) % 32 == 3, f32(1), normal * f32(1e-40)),
+        "just below Q6_K's threshold": normal * f32(3e-16),
+        "large": normal * f32(1e6),
+        "sparse": np.where(r.random(256) < 0.05, normal, f32(0)),
+    }
+
+
+ODD = odd_blocks()
+
+
+@pytest.mark.parametrize("name", K_QUANTS)
+@pytest.mark.parametrize("kind", ODD)
+def test_k_quants_agree_with_the_slow_reference(name: str, kind: str) -> None:
+    with np.errstate(all="ignore"):
+        assert np.array_equal(numbers(quantize(ODD[kind][None], name)[0], name), SLOW[name](ODD[kind]))
+
+
+@pytest.mark.parametrize("name", K_QUANTS)
+def test_random_blocks_agree_with_the_slow_reference(name: str) -> None:
+    x = np.random.default_rng(11).standard_normal((12, 256)).astype(np.float32)
+    raw = quantize(x, name)
+    for given_block, got in zip(x, raw, strict=True):
+        assert np.array_equal(numbers(got, name), SLOW[name](given_block))
+
+
+# -- properties ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [n for n in WRITTEN if n != "F32"])
+def test_a_block_does_not_depend_on_its_neighbours(name: str, golden: dict[str, Array]) -> None:
+    """Blocks share SIMD lanes, slices and threads; none of it may show."""
+    x, whole = golden["x"], golden[name]
+    assert np.array_equal(np.concatenate([quantize(row[None], name) for row in x]), whole)
+    assert np.array_equal(quantize(x[5:18].copy(), name), whole[5:18])
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_threads_change_no_byte(threads: int, golden: dict[str, Array], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dflash_convert.quants.CHUNK", 3 * 256)
+    assert np.array_equal(quantize(golden["x"], "Q4_K", threads), golden["Q4_K"])
+    assert np.array_equal(dequantize(golden["Q4_K"], "Q4_K", threads), dequantize(golden["Q4_K"], "Q4_K"))
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_zeros_are_exact(name: str) -> None:
+    raw = quantize(np.zeros((2, 512), np.float32), name)
+    assert not dequantize(raw, name).any()
+    assert all(
+        not raw.reshape(-1, TYPES[name].bytes)[:, at : at + 2].any() for at in TYPES[name].halves if name != "Q5_0"
+    )
+
+
+@pytest.mark.parametrize("name", [n for n in WRITTEN if n != "F32"])
+@settings(max_examples=25)
+@given(scale=st.sampled_from([1e-3, 0.02, 1.0, 300.0]), seed=st.integers(0, 2**31))
+def test_no_weight_is_off_by_more_than_its_blocks_step(name: str, scale: float, seed: int) -> None:
+    x = (np.random.default_rng(seed).standard_normal((2, 256)) * scale).astype(np.float32)
+    error = abs(dequantize(quantize(x, name), name) - x)
+    assert error.max() <= abs(x).max() * {"F16": 2**-11, "BF16": 2**-8, "Q8_0": 1 / 200, "Q6_K": 1 / 20}.get(
+        name, 1 / 5
+    )
+
+
+def test_read_only_rows_are_taken_as_they_are(golden: dict[str, Array]) -> None:
+    x, raw = golden["x"][:4].copy(), golden["Q6_K"][:4].copy()
+    x.flags.writeable = raw.flags.writeable = False
+    assert np.array_equal(quantize(x, "Q6_K"), raw)
+    assert np.array_equal(dequantize(raw, "Q6_K"), dequantize(golden["Q6_K"][:4], "Q6_K"))
+    assert len(q6_k.decode_q6_k.signatures) == 1
+
+
+def test_a_kernel_without_a_place_for_its_cache_is_compiled_all_the_same() -> None:
+    made: dict[str, Any] = {}
+    exec("def twice(x): return x + x", made)  # a function that no file holds
+    assert kernel(made["twice"])(4) == 8
+
+
+def test_empty_and_single_rows() -> None:
+    assert quantize(np.zeros((0, 256), np.float32), "Q4_K").shape == (0, 144)
+    assert quantize(np.ones((1, 256), np.float32), "Q6_K").shape == (1, 210)
+
+
+# -- refusals ------------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_type_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"unknown type 'Q9_K'; known: F32, F16"):
+        quantize(np.zeros((1, 256), np.float32), "Q9_K")
+
+
+def test_a_type_without_an_encoder_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"Q2_K cannot be encoded; these can: F32, F16, BF16, Q8_0"):
+        quantize(np.zeros((1, 256), np.float32), "Q2_K")
+
+
+@pytest.mark.parametrize(
+    "x",
+    [np.zeros((1, 256)), np.zeros(256, np.float32), np.zeros((256, 8), np.float32).T],
+    ids=["f64", "1-d", "strided"],
+)
+def test_another_layout_is_refused(x: Array) -> None:
+    with pytest.raises(ValueError, match=r"wanted a C-contiguous \(rows, cols\) float32 array, got float"):
+        quantize(x, "Q8_0")
+    with pytest.raises(ValueError, match=r"wanted a C-contiguous \(rows, bytes\) uint8 array, got float"):
+        dequantize(x, "Q8_0")
+
+
+def test_a_row_that_does_not_divide_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"a row of 64 is not a multiple of 256, the block of Q4_K"):
+        quantize(np.zeros((1, 64), np.float32), "Q4_K")
+    with pytest.raises(ValueError, match=r"a row of 100 is not a multiple of 144, the block of Q4_K"):
+        dequantize(np.zeros((1, 100), np.uint8), "Q4_K")

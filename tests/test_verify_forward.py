@@ -1,0 +1,277 @@
+"""Levels 3 and 4: the file and its checkpoint run alike; a file with the right weights and a wrong key does not."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from verify_cases import (
+    DRAFT,
+    ENGINE,
+    GOLDEN,
+    GONE,
+    TARGET,
+    failures,
+    golden_file,
+    messages,
+    planted,
+    source_of,
+    target_of,
+    values_of,
+    variant_source,
+)
+
+from dflash_convert.convert import convert
+from dflash_convert.errors import CheckpointError, ConfigError
+from dflash_convert.gguf_file import open_gguf
+from dflash_convert.runtime.accept import Run
+from dflash_convert.verify import verify
+from dflash_convert.verify.acceptance import MIN_RATIO, Trial, _judge, mean_length
+from dflash_convert.verify.forward import weight_error
+from dflash_convert.verify.report import ACCEPTANCE, FAIL, FORWARD, PASS, LevelResult, Report
+
+PROMPTS = ("def add(a, b):\n    return", "The keeper wrote down the weather, and he noted that")
+VARIANTS = sorted(p.name for p in ENGINE.iterdir() if p.is_dir())
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A type → the trained draft in that type, each made once."""
+    folder = tmp_path_factory.mktemp("types")
+    bf16 = convert(DRAFT, TARGET, folder / "bf16.gguf", outtype="bf16")
+
+    def get(name: str) -> Path:
+        path = folder / f"{name}.gguf"
+        if not path.exists():
+            matrices = {t.name: name for t in open_gguf(bf16).tensors.values() if len(t.shape) > 1}
+            planted(bf16, path, types=matrices)
+        return path
+
+    return get
+
+
+def forward(path: Path, source: Path = DRAFT, target: Path | None = TARGET) -> LevelResult:
+    return verify(path, source=source, target=target, only={FORWARD}).level(FORWARD)
+
+
+def accepted(path: Path, source: Path | None = DRAFT, target: Path = TARGET, **options: Any) -> Report:
+    options = {"prompts": PROMPTS, "n_tokens": 24} | options
+    return verify(path, source=source, target=target, only={ACCEPTANCE}, **options)
+
+
+# -- forward: good files -------------------------------------------------------------------------------------------
+
+
+def test_a_file_in_the_checkpoints_precision_is_nearly_exact(made: Callable[[str], Path]) -> None:
+    level = forward(made("BF16"))
+    assert level.status == PASS
+    assert level.metrics["cosine"] == pytest.approx(1, abs=1e-10)
+    assert level.metrics["worst_difference"] < 1e-4
+    assert level.metrics["top1_agreement"] == 1
+
+
+def test_a_float_file_is_held_to_float32_rounding(made: Callable[[str], Path]) -> None:
+    """BF16 of a BF16 source: ρ is what the type could cost; F32 and F16 leave almost nothing."""
+    assert weight_error(open_gguf(made("F32"))) == 0
+    check = forward(made("F32")).checks[0]
+    assert check.expected == "at least 0.99999999"
+
+
+@pytest.mark.parametrize("name", ["Q8_0", "Q6_K", "Q5_K", "Q4_K"])
+def test_quantized_files_pass_on_real_and_on_seeded_features(made: Callable[[str], Path], name: str) -> None:
+    real, seeded = forward(made(name)), forward(made(name), target=None)
+    assert (real.status, seeded.status) == (PASS, PASS)
+    assert real.metrics["cosine"] > seeded.metrics["cosine"]
+    assert "top1_agreement" not in seeded.metrics
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_agrees_with_its_own_checkpoint(variant: str, tmp_path: Path) -> None:
+    source = variant_source(variant, tmp_path / "draft")
+    level = forward(convert(source, TARGET, tmp_path / "x.gguf"), source, None)
+    assert level.status == PASS
+    assert level.metrics["cosine"] == pytest.approx(1, abs=1e-10)
+
+
+@pytest.mark.parametrize("case", GOLDEN)
+def test_golden_drafts_agree_with_their_checkpoints(case: str, tmp_path: Path) -> None:
+    assert forward(golden_file(case, tmp_path), source_of(case), target_of(case)).status == PASS
+
+
+def test_seeded_features_repeat_and_depend_on_the_seed(made: Callable[[str], Path]) -> None:
+    cosines = [
+        verify(made("Q4_K"), source=DRAFT, only={FORWARD}, seed=seed).metrics["forward.cosine"] for seed in (0, 0, 1)
+    ]
+    assert cosines[0] == cosines[1] != cosines[2]
+
+
+# -- forward: faults -----------------------------------------------------------------------------------------------
+
+SILENT: Mapping[str, Mapping[str, Any]] = {
+    "taps one too low": {"dflash.target_layers": [0, 1, 2]},
+    "taps one too high": {"dflash.target_layers": [2, 3, 4]},
+    "taps in another order": {"dflash.target_layers": [2, 1, 3]},
+    "window lost": {"dflash.attention.sliding_window": GONE, "dflash.attention.sliding_window_pattern": GONE},
+    "pattern flipped": {"dflash.attention.sliding_window_pattern": [False, True]},
+    "rope base": {"dflash.rope.freq_base": 1e6},
+    "mask token": {"tokenizer.ggml.mask_token_id": 1000},
+    "epsilon": {"dflash.attention.layer_norm_rms_epsilon": 0.1},
+}
+
+
+@pytest.mark.parametrize("fault", SILENT)
+def test_a_wrong_key_shows_in_what_the_draft_says(made: Callable[[str], Path], tmp_path: Path, fault: str) -> None:
+    level = forward(planted(made("BF16"), tmp_path / "x.gguf", SILENT[fault]))
+    assert level.status == FAIL
+    message = level.failed[0].message
+    assert message.startswith("the cosine of the hidden states is 0.")
+    assert "expected at least 0.99999" in message
+    assert "on real features" in message
+
+
+def test_permuted_rows_show(made: Callable[[str], Path], tmp_path: Path) -> None:
+    name = "blk.0.attn_q.weight"
+    turned = values_of(made("Q8_0"), name).reshape(4, 32, 2, 256).swapaxes(1, 2).reshape(256, 256)
+    assert forward(planted(made("Q8_0"), tmp_path / "x.gguf", tensors={name: turned})).status == FAIL
+
+
+def test_nan_in_the_file_is_no_agreement(made: Callable[[str], Path], tmp_path: Path) -> None:
+    norm = values_of(made("BF16"), "output_norm.weight")
+    norm[0, 0] = np.nan
+    level = forward(planted(made("BF16"), tmp_path / "x.gguf", tensors={"output_norm.weight": norm}), target=None)
+    assert level.status == FAIL
+    assert level.metrics["cosine"] == 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "tensors", "text"),
+    [
+        (
+            {},
+            {"blk.1.ffn_up.weight": GONE},
+            "not runnable; expected a draft: x.gguf: the tensor blk.1.ffn_up.weight is",
+        ),
+        ({"tokenizer.ggml.mask_token_id": GONE}, {}, "the key tokenizer.ggml.mask_token_id is missing"),
+        ({"dflash.target_layers": [1, 2, 5]}, {}, "target_layers are [1, 2, 5], but the target has 4 layers"),
+        ({"dflash.block_size": 4}, {}, "dflash.block_size is 4; expected 8 (as in the checkpoint)"),
+    ],
+)
+def test_a_file_that_cannot_be_run_is_the_answer_no(
+    made: Callable[[str], Path], tmp_path: Path, keys: Mapping[str, Any], tensors: Mapping[str, Any], text: str
+) -> None:
+    level = forward(planted(made("BF16"), tmp_path / "x.gguf", keys, tensors))
+    assert level.status == FAIL
+    assert text in level.failed[0].message
+
+
+def test_another_draft_cannot_be_compared(made: Callable[[str], Path]) -> None:
+    level = forward(made("BF16"), source_of("dflash-flat"), None)
+    assert level.failed[0].message.startswith("dflash.embedding_length is 256; expected 64 (as in the checkpoint)")
+
+
+# -- acceptance ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["BF16", "Q8_0", "Q4_K"])
+def test_a_good_file_is_accepted_as_the_original_is(made: Callable[[str], Path], name: str) -> None:
+    report = accepted(made(name))
+    assert report.ok
+    assert report.metrics["acceptance.ratio"] >= MIN_RATIO
+    assert report.metrics["acceptance.mean_length"] > 1.3
+    assert report.metrics["acceptance.prompts"] == 2
+
+
+def test_the_loop_repeats_the_golden_run(made: Callable[[str], Path], data: Path) -> None:
+    """Prompt 1 of golden.json, 96 tokens: the accepted tokens of torch's loop."""
+    import json
+
+    golden = json.loads((data / "tiny-pair/expected/golden.json").read_text())[0]
+    report = accepted(made("BF16"), prompts=[golden["prompt"]], n_tokens=96)
+    steps = golden["accepted_per_step"]
+    assert report.ok
+    assert report.metrics["acceptance.mean_length"] == pytest.approx(1 + sum(steps) / len(steps))
+    assert report.metrics["acceptance.reference_mean_length"] == pytest.approx(1 + sum(steps) / len(steps))
+
+
+def test_a_target_gguf_runs_as_its_folder_does(made: Callable[[str], Path], tmp_path: Path) -> None:
+    """Its tokenizer is built from the GGUF's own tokens and merges."""
+    target = convert(TARGET, None, tmp_path / "target.gguf")
+    assert accepted(made("BF16"), target=target).metrics == accepted(made("BF16")).metrics
+
+
+def test_a_draft_that_lost_its_taps_is_accepted_less(made: Callable[[str], Path], tmp_path: Path) -> None:
+    report = accepted(planted(made("BF16"), tmp_path / "x.gguf", SILENT["rope base"]), n_tokens=48)
+    assert [c.subject for c in failures(report)] == ["the mean accepted length"]
+    assert "tokens a step; expected at least" in messages(report)[0]
+    assert "(90% of the reference's" in messages(report)[0]
+
+
+def test_the_least_ratio_can_be_set(made: Callable[[str], Path]) -> None:
+    assert not accepted(made("BF16"), min_accept_ratio=1.01).ok
+
+
+def test_without_a_source_the_text_is_still_proved(made: Callable[[str], Path]) -> None:
+    report = accepted(made("BF16"), source=None)
+    assert report.ok
+    assert "acceptance.ratio" not in report.metrics
+    assert len(report.level(ACCEPTANCE).checks) == 2
+
+
+def test_fewer_drafted_tokens_a_step_are_accepted_less_often(made: Callable[[str], Path]) -> None:
+    assert accepted(made("BF16"), n_max=1).metrics["acceptance.mean_length"] <= 2
+
+
+def test_a_text_that_is_not_greedy_decodings_fails() -> None:
+    good, bad = Run((1, 2, 3), (1, 0), 4), Run((1, 9, 3), (1, 0), 4)
+    level = _judge([Trial((1, 2, 3), good, good), Trial((1, 2, 3), bad, good)], FakeTarget(), MIN_RATIO)
+    assert [c.message for c in level.failed] == [
+        "the text of prompt 2 with the file's draft is 9 at token 1; expected 2 (plain greedy decoding)"
+    ]
+
+
+class FakeTarget:
+    """Only its vocabulary is looked at."""
+
+    n_vocab = 10
+
+
+def test_mean_length_counts_the_targets_own_token() -> None:
+    assert mean_length([Run((), (3, 0), 7), Run((), (2,), 7)]) == pytest.approx(1 + 5 / 3)
+
+
+# -- what cannot run -----------------------------------------------------------------------------------------------
+
+
+def test_a_source_that_cannot_be_run_skips_with_its_reason(made: Callable[[str], Path], tmp_path: Path) -> None:
+    """Levels that need it skip; asked for by name they raise."""
+    import json
+
+    shutil.copytree(DRAFT, tmp_path / "draft")
+    config = json.loads((DRAFT / "config.json").read_text())
+    del config["hidden_act"]
+    (tmp_path / "draft/config.json").write_text(json.dumps(config))
+    report = verify(made("BF16"), source=tmp_path / "draft")
+    assert report.ok
+    assert report.level(FORWARD).reason == "config.json: hidden_act is missing"
+
+
+def test_a_broken_target_checkpoint_is_told_apart_from_one_without_weights(
+    made: Callable[[str], Path], tmp_path: Path
+) -> None:
+    shutil.copytree(TARGET, tmp_path / "target")
+    (tmp_path / "target/model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+    report = verify(made("BF16"), source=DRAFT, target=tmp_path / "target", prompts=PROMPTS, n_tokens=4)
+    assert "Git-LFS pointer" in report.level(ACCEPTANCE).reason
+
+
+def test_errors_of_the_source_are_not_the_files(made: Callable[[str], Path], tmp_path: Path) -> None:
+    (tmp_path / "draft").mkdir()
+    with pytest.raises(ConfigError, match=r"there is no config.json"):
+        verify(made("BF16"), source=tmp_path / "draft")
+    shutil.copyfile(DRAFT / "config.json", tmp_path / "draft/config.json")
+    with pytest.raises(CheckpointError, match="no weights found"):
+        verify(made("BF16"), source=tmp_path / "draft")
