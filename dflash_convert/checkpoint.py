@@ -227,4 +227,4 @@ def _release(mapped: mmap.mmap, offset: int, length: int) -> None:
     """Give back the pages of a range that was read (they stay in the system's cache)."""
     if hasattr(mmap, "MADV_DONTNEED"):
         begin = offset // mmap.PAGESIZE * mmap.PAGESIZE
-        mapped.madvise(mmap.MADV_DONTNEED, begin, min(length + offset - begin, len(mapped) - begin))
+        mapped.madvise(mmap.MADV_DONTNEED, begin, offset + length - begin)  # it stops at the end itself

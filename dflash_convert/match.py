@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from dflash_convert.checkpoint import Checkpoint, SourceTensor
-from dflash_convert.config import ModelConfig
+from dflash_convert.config import ModelConfig, architecture
 from dflash_convert.errors import CheckpointError
 from dflash_convert.families import FAMILIES, Family
 from dflash_convert.schema import (
@@ -41,16 +41,17 @@ def bare(name: str) -> str:
 def classify(checkpoint: Checkpoint) -> Family | Target:
     """Which family or target a checkpoint is, by its tensors first and its label last. Raises CheckpointError."""
     names = {bare(n) for n in checkpoint.tensors}
-    labels = checkpoint.config.get("architectures") or []
-    target = next((t for t in TARGETS if set(t.architectures) & set(labels)), None)
-    if target is None:
-        _refuse_foreign(checkpoint, names)
-    family = next((f for f in FAMILIES if f.is_mine(checkpoint.config, names)), None)
-    if family or target:
-        return family or target  # type: ignore[return-value]
+    _refuse_foreign(checkpoint, names)
+    for family in FAMILIES:
+        if family.is_mine(checkpoint.config, names):
+            return family
+    label = architecture(checkpoint.config)
+    for target in TARGETS:
+        if label in target.architectures:
+            return target
     raise CheckpointError(
         f"{checkpoint.root}: neither a DFlash draft (no fc.weight and hidden_norm.weight) nor a known target "
-        f"(architectures: {', '.join(labels) or 'none given'})",
+        f"(architecture: {label or 'none given'})",
         hint=f"targets that can be converted: {', '.join(a for t in TARGETS for a in t.architectures)}",
     )
 

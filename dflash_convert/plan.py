@@ -149,12 +149,12 @@ def shape_of_fc(checkpoint: Checkpoint) -> tuple[int, ...]:
 def _planned(tensor: SourceTensor, row: TensorRow, name: str, config: ModelConfig, outtype: str) -> PlannedTensor:
     interleaved = isinstance(config, DraftConfig) and config.interleaved_rope
     transform = DEINTERLEAVE if row.rotary and interleaved else ""
-    return PlannedTensor(name, tensor.shape, _stored_type(name, tensor.shape, outtype), tensor.name, transform)
+    return PlannedTensor(name, tensor.shape, _stored_type(tensor.shape, outtype), tensor.name, transform)
 
 
-def _stored_type(name: str, shape: tuple[int, ...], outtype: str) -> G:
-    """llama.cpp's converter: vectors, norms and whatever is not a `.weight` stay F32; Q8_0 falls back to F16."""
-    if len(shape) <= 1 or name.endswith("_norm.weight") or not name.endswith(".weight"):
+def _stored_type(shape: tuple[int, ...], outtype: str) -> G:
+    """Vectors (the norms and sinks) stay F32, as llama.cpp wants them; rows that Q8_0 cannot hold fall back to F16."""
+    if len(shape) <= 1:
         return G.F32
     wanted = OUTTYPES[outtype].type
     return wanted if shape[-1] % GGML_QUANT_SIZES[wanted][0] == 0 else G.F16

@@ -56,7 +56,7 @@ class Block:
     stop: int
 
 
-# --- plan
+# -- plan --------------------------------------------------------------------------------------------------------------
 
 
 def plan_quantize(gguf: GGUFFile, file_type: str, *, allow_requantize: bool = False) -> QuantizePlan:
@@ -142,7 +142,7 @@ def _planned(choice: recipes.Choice) -> PlannedTensor:
     change = "" if choice.type == tensor.type else f"{tensor.type.name} → {choice.type.name}"
     if choice.is_fallback:
         change += f" instead of {choice.nominal.name}: {choice.reason}"
-    return PlannedTensor(tensor.name, tensor.shape, choice.type, source=tensor.name, transform=change)
+    return PlannedTensor(tensor.name, tensor.shape, choice.type, source=tensor.name, transform=change.strip())
 
 
 def _fallback_notes(choices: Iterable[recipes.Choice]) -> Iterator[Note]:
@@ -156,7 +156,7 @@ def _fallback_notes(choices: Iterable[recipes.Choice]) -> Iterator[Note]:
         yield Note("warning", f"{actual.name} instead of {nominal.name} for {names[0]}{more}: {reason}")
 
 
-# --- act
+# -- act ---------------------------------------------------------------------------------------------------------------
 
 
 def quantize_file(

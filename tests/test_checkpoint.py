@@ -213,6 +213,14 @@ def test_an_index_that_lies_is_refused(tmp_path: Path, lie: str) -> None:
     assert refused(root) == (message, hint)
 
 
+def test_shards_of_one_name_in_two_folders_are_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "more").mkdir()
+    make_checkpoint(tmp_path, TENSORS, shards={"1.safetensors": ["a", "b"], "more/1.safetensors": ["c"]})
+    assert len(open_checkpoint(tmp_path).tensors) == 3
+    make_index(tmp_path, {"a": "1.safetensors", "b": "more/1.safetensors", "c": "more/1.safetensors"})
+    assert refused(tmp_path) == (f"b is not in the shard that {INDEX} names (1 such tensors)", REVISIONS)
+
+
 def test_an_index_without_a_map_or_json_is_refused(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, TENSORS)
     (tmp_path / INDEX).write_text("{}")

@@ -56,11 +56,12 @@ def test_rows_are_cut_anywhere_and_copy_nothing(tmp_path: Path) -> None:
 )
 def test_blocks_cover_all_rows_once(tmp_path: Path, max_bytes: int, multiple: int, starts: list[int]) -> None:
     matrix = weights(11, 3)
-    checkpoint = open_checkpoint(make_checkpoint(tmp_path, {"m": matrix, "none": weights(0, 3)}))
+    checkpoint = open_checkpoint(make_checkpoint(tmp_path, {"m": matrix, "none": weights(0, 3), "thin": weights(3, 0)}))
     blocks = list(checkpoint.blocks("m", max_bytes, multiple))
     assert [start for start, _ in blocks] == starts
     assert np.array_equal(np.concatenate([rows for _, rows in blocks]), matrix)
     assert list(checkpoint.blocks("none")) == []
+    assert [(start, rows.shape) for start, rows in checkpoint.blocks("thin")] == [(0, (3, 0))]
 
 
 def test_a_weight_may_lie_at_an_odd_byte(tmp_path: Path) -> None:

@@ -141,6 +141,8 @@ def test_the_drafts_mask_id_wins_over_the_targets(tmp_path: Path) -> None:
     job = plan(tmp_path, target={"tokenizer_config": {"mask_token": "<|im_start|>"}})
     (kv,) = [kv for kv in job.plan.kv if kv.key == "tokenizer.ggml.mask_token_id"]
     assert (kv.value, kv.source) == (319, "dflash_config.mask_token_id")
+    keys = [kv.key for kv in job.plan.kv]  # it stays where the target's stood, among the special tokens
+    assert keys.index("tokenizer.ggml.mask_token_id") < keys.index("tokenizer.ggml.add_bos_token")
 
 
 def test_a_vocabulary_too_small_for_the_tokenizer(tmp_path: Path) -> None:

@@ -52,6 +52,10 @@ DAMAGED: dict[str, tuple[bytes, str]] = {
         image(array("k", V.STRING, 2, struct.pack("<Q", HUGE) + text(""))),
         f"the file ends inside the value of k: {HUGE + 16} bytes wanted at offset 49, 65 bytes in all",
     ),
+    "a string cut behind its length": (
+        image(array("k", V.STRING, 1, struct.pack("<Q", 5))),
+        "the file ends inside the value of k: 13 bytes wanted at offset 49, 57 bytes in all",
+    ),
     "too few strings": (
         image(array("k", V.STRING, 2, text("a longer word"))),
         "the file ends inside the value of k: 29 bytes wanted at offset 49, 70 bytes in all",

@@ -87,15 +87,19 @@ def test_tensors_follow_one_another_at_the_next_multiple(tensors: list[tuple[lis
         assert tensor.nbytes <= next_offset - offset < tensor.nbytes + alignment
 
 
-def test_our_reader_finds_every_tensor_where_the_plan_has_it(tmp_path: Path) -> None:
-    plan = Plan((ARCHITECTURE, aligned_to(64)), (planned("q", 2, 256, ggml_type=G.Q4_K), planned("v", 3)))
+@pytest.mark.parametrize(("alignment", "offsets"), [(1, (0, 288, 308)), (8, (0, 288, 312)), (64, (0, 320, 384))])
+def test_our_reader_finds_every_tensor_where_the_plan_has_it(
+    tmp_path: Path, alignment: int, offsets: tuple[int, ...]
+) -> None:
+    tensors = (planned("q", 2, 256, ggml_type=G.Q4_K), planned("u", 5), planned("v", 3))
+    plan = Plan((ARCHITECTURE, aligned_to(alignment)), tensors)
     (tmp_path / "x.gguf").write_bytes(plan.header + bytes(plan.file_size - len(plan.header)))
     gguf = open_gguf(tmp_path / "x.gguf")
-    assert gguf.data_offset == len(plan.header)
+    assert (gguf.alignment, gguf.data_offset) == (alignment, len(plan.header))
     assert [(t.name, t.shape, t.type, t.nbytes) for t in gguf.tensors.values()] == [
         (t.name, t.shape, t.type, t.nbytes) for t in plan.tensors
     ]
-    assert [t.offset - gguf.data_offset for t in gguf.tensors.values()] == list(plan.offsets) == [0, 320]
+    assert tuple(t.offset - gguf.data_offset for t in gguf.tensors.values()) == plan.offsets == offsets
 
 
 @pytest.mark.parametrize(("n", "alignment", "padded"), [(0, 32, 0), (1, 32, 32), (32, 32, 32), (33, 32, 64), (5, 1, 5)])

@@ -57,6 +57,11 @@ def test_a_label_of_a_target_does_not_rescue_a_draft_of_another_family(tmp_path:
     assert error.message == "markov_head.markov_w1.weight: this is a DSpark draft (Markov head)"
 
 
+def test_another_family_is_named_before_its_config_is_found_wanting(tmp_path: Path) -> None:
+    error = refusal(CheckpointError, tmp_path, {"dflash_config": GONE}, {"markov_head.markov_w1.weight": TWO})
+    assert error.message == "markov_head.markov_w1.weight: this is a DSpark draft (Markov head)"
+
+
 def test_a_bias_of_zeros_is_refused_too(tmp_path: Path) -> None:
     error = refusal(CheckpointError, tmp_path, tensors={"layers.0.self_attn.q_proj.bias": np.zeros(128, BF16)})
     assert error.message.startswith("layers.0.self_attn.q_proj.bias: this is a bias")
@@ -112,7 +117,7 @@ def test_rope_caches_are_left_out(tmp_path: Path) -> None:
 def test_neither_draft_nor_target(tmp_path: Path, missing: list[str]) -> None:
     error = refusal(CheckpointError, tmp_path, tensors=dict.fromkeys(missing, GONE))
     assert "neither a DFlash draft (no fc.weight and hidden_norm.weight) nor a known target" in error.message
-    assert "(architectures: DFlashDraftModel)" in error.message
+    assert "(architecture: DFlashDraftModel)" in error.message
     assert error.hint == "targets that can be converted: Qwen3ForCausalLM"
 
 
@@ -239,5 +244,5 @@ def test_a_bias_in_a_target_is_refused(tmp_path: Path) -> None:
 def test_a_target_of_another_architecture_is_not_taken_for_a_draft(tmp_path: Path) -> None:
     experts = {"model.layers.0.mlp.experts.0.up_proj.weight": weights(8, 64, dtype=BF16)}
     changes = {"architectures": ["Qwen3MoeForCausalLM"], "n_routed_experts": 8}
-    with pytest.raises(CheckpointError, match=r"nor a known target \(architectures: Qwen3MoeForCausalLM\)"):
+    with pytest.raises(CheckpointError, match=r"nor a known target \(architecture: Qwen3MoeForCausalLM\)"):
         plan_conversion(target_checkpoint(tmp_path / "t", changes, experts))

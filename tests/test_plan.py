@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from gguf.constants import GGMLQuantizationType as G
-from make import BF16, weights
-from toys import flat_tensors, notes, plan, refusal
+from make import BF16, make_checkpoint, weights
+from toys import FLAT, TARGET, flat_tensors, notes, plan, read_json, refusal
 
+from dflash_convert import hub
+from dflash_convert.convert import plan_conversion
 from dflash_convert.errors import UsageError
+from dflash_convert.hub import Source
 
 
 def test_keys_nothing_reads_are_warned_of(tmp_path: Path) -> None:
@@ -30,6 +33,19 @@ def test_a_missing_causal_flag_is_told_and_nothing_invented(tmp_path: Path, caus
 
 def test_a_rope_base_other_than_the_targets_is_told(tmp_path: Path) -> None:
     assert "the draft's rope_theta is 10000, the target's 1e+06" in notes(plan(tmp_path, {"rope_theta": 10000}), "info")
+
+
+@pytest.mark.parametrize(
+    ("refs", "told"),
+    [
+        ((FLAT, TARGET), ["draft from the cache", "target-qwen3 from the cache"]),
+        ((TARGET,), ["target-qwen3 from the cache"]),
+    ],
+    ids=["draft", "target"],
+)
+def test_what_the_hub_has_to_say_is_told(monkeypatch: pytest.MonkeyPatch, refs: Any, told: list[str]) -> None:
+    monkeypatch.setattr(hub, "resolve", lambda ref, **_: Source(Path(ref), notes=(f"{Path(ref).name} from the cache",)))
+    assert [t for t in notes(plan_conversion(*refs), "info") if "cache" in t] == told
 
 
 def test_rows_without_a_token_are_counted(tmp_path: Path) -> None:
@@ -71,6 +87,14 @@ def test_outtype_auto_is_the_stored_type(tmp_path: Path, dtype: Any) -> None:
     job = plan(tmp_path, tensors={n: t.astype(dtype if t.ndim > 1 else np.float32) for n, t in flat_tensors().items()})
     expected = {BF16: G.BF16, np.float16: G.F16, np.float32: G.F32}[dtype]
     assert {t.type for t in job.plan.tensors if t.name == "fc.weight"} == {expected}
+
+
+def test_outtype_auto_goes_by_the_first_matrix_not_by_a_norm_before_it(tmp_path: Path) -> None:
+    tensors = {n: t.astype(np.float32) if t.ndim == 1 else t for n, t in flat_tensors().items()}
+    shards = {"1.safetensors": [n for n in tensors if tensors[n].ndim == 1]}
+    shards["2.safetensors"] = [n for n in tensors if n not in shards["1.safetensors"]]
+    draft = make_checkpoint(tmp_path / "draft", tensors, read_json(FLAT / "config.json"), shards)
+    assert plan_conversion(draft, TARGET).path.name == "dflash-target-qwen3-BF16.gguf"
 
 
 def test_an_unknown_outtype(tmp_path: Path) -> None:

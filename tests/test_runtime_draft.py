@@ -37,6 +37,7 @@ from dflash_convert.runtime.ops import Array
 from dflash_convert.runtime.target import load_target_gguf
 
 PROMPTS = range(7)
+LOOPED = [v for v in VARIANTS if v != "interleaved-rope"]
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +54,8 @@ def drafts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DFlashDraft]:
 
 @pytest.fixture(scope="module")
 def all_runs(gguf_target: Target, drafts: dict[str, DFlashDraft]) -> dict[str, list[Run]]:
-    """Every variant on every prompt, until 97 tokens."""
-    return {v: [speculate(gguf_target, d, g["ids"], 97) for g in golden()] for v, d in drafts.items()}
+    """Every variant on every prompt, until 97 tokens (interleaved-rope is the unchanged file, as tested below)."""
+    return {v: [speculate(gguf_target, drafts[v], g["ids"], 97) for g in golden()] for v in LOOPED}
 
 
 def prefilled(drafter: Drafter, prompt: int = 0) -> tuple[Any, Array]:
@@ -89,13 +90,14 @@ def test_target_and_draft_give_the_golden_numbers(
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
-def test_the_loop_gives_the_golden_tokens(prompt: int, gguf_target: Target, drafts: dict[str, DFlashDraft]) -> None:
-    g, drafter = golden()[prompt], drafts["dflash"]
-    ctx, _ = prefilled(drafter, prompt)
-    assert propose(gguf_target, drafter, ctx, g["first"]) == g["draft"]
-    run = speculate(gguf_target, drafter, g["ids"], 96)
+def test_the_loop_gives_the_golden_tokens(
+    prompt: int, gguf_target: Target, drafts: dict[str, DFlashDraft], all_runs: dict[str, list[Run]]
+) -> None:
+    g, run = golden()[prompt], all_runs["dflash"][prompt]
+    ctx, _ = prefilled(drafts["dflash"], prompt)
+    assert propose(gguf_target, drafts["dflash"], ctx, g["first"]) == g["draft"]
     assert list(run.tokens[:96]) == g["generated"]
-    assert list(run.accepted_per_step) == g["accepted_per_step"]
+    assert list(run.accepted_per_step[: len(g["accepted_per_step"])]) == g["accepted_per_step"]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -106,13 +108,13 @@ def test_every_variant_gives_the_hidden_blocks_of_the_torch_runs(variant: str, d
         np.testing.assert_allclose(got, expected[f"{variant}.{prompt}.hidden"], rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", LOOPED)
 def test_every_variant_accepts_what_the_torch_runs_accept(variant: str, all_runs: dict[str, list[Run]]) -> None:
     for run, expected in zip(all_runs[variant], engine_json("reference.json")[variant], strict=True):
         assert list(run.accepted_per_step) == expected["accepted_per_step"]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", LOOPED)
 def test_every_variant_accepts_what_the_engine_accepts(variant: str, all_runs: dict[str, list[Run]]) -> None:
     expected = sum(e["accepted"] for e in engine_json("engine.json")[variant])
     assert sum(run.accepted for run in all_runs[variant]) == pytest.approx(expected, rel=0.03)

@@ -16,7 +16,7 @@ from make import make_safetensors, weights
 from safetensors import safe_open
 
 from dflash_convert.errors import CheckpointError
-from dflash_convert.safetensors_header import DTYPES, MAX_HEADER, SourceTensor, read_header
+from dflash_convert.safetensors_header import DTYPES, SourceTensor, read_header
 
 
 def entry(dtype: Any = "F32", shape: Any = (2,), offsets: Any = (0, 8)) -> dict[str, Any]:
@@ -114,7 +114,12 @@ DAMAGED: dict[str, tuple[bytes, str, str]] = {
         "w.safetensors: a has the dtype F4, which is not supported",
         "known: F64, F32, F16, BF16, F8_E4M3, F8_E5M2, I64, I32, I16, I8, U64, U32, U16, U8, BOOL",
     ),
-    "wrong size": (
+    "too many bytes": (
+        image({"a": entry(shape=[1])}),
+        "w.safetensors: a is F32 of shape [1], so 4 bytes, but the header gives it 8",
+        AGAIN,
+    ),
+    "too few bytes": (
         image({"a": entry(shape=[3])}),
         "w.safetensors: a is F32 of shape [3], so 12 bytes, but the header gives it 8",
         AGAIN,
@@ -176,11 +181,11 @@ def test_nesting_without_end_is_not_json(tmp_path: Path) -> None:
 
 
 def test_a_header_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
-    path = tmp_path / "w.safetensors"
+    path, limit = tmp_path / "w.safetensors", 100 << 20
     with path.open("wb") as f:
-        f.write(struct.pack("<Q", MAX_HEADER + 1))
-        f.truncate(2 * MAX_HEADER)  # a sparse file
-    with pytest.raises(CheckpointError, match=f"announce a header of {MAX_HEADER + 1} bytes"):
+        f.write(struct.pack("<Q", limit + 1))
+        f.truncate(2 * limit)  # a sparse file
+    with pytest.raises(CheckpointError, match=f"announce a header of {limit + 1} bytes"):
         read_header(path)
 
 

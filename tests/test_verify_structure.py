@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 from verify_cases import (
     CASES,
     DRAFT,
@@ -309,8 +310,6 @@ def test_a_vector_that_is_not_f32_is_named(good: Callable[[str], Path], tmp_path
 
 
 def test_a_source_tensor_without_a_place_is_named(good: Callable[[str], Path], tmp_path: Path) -> None:
-    from safetensors.numpy import load_file, save_file
-
     folder = edited_source(FLAT, tmp_path / "draft")
     tensors = load_file(folder / "model.safetensors")
     extra = {"layers.0.self_attn.g_proj.weight": np.ones((4, 64), np.float32)}
@@ -324,8 +323,6 @@ def test_a_source_tensor_without_a_place_is_named(good: Callable[[str], Path], t
 def test_a_shape_that_is_not_the_sources_is_named(good: Callable[[str], Path], tmp_path: Path) -> None:
     """The file of a draft with one layer's matrix turned."""
     shutil.copytree(source_of(FLAT), tmp_path / "draft")
-    from safetensors.numpy import load_file, save_file
-
     tensors = load_file(tmp_path / "draft" / "model.safetensors")
     name = "layers.0.mlp.up_proj.weight"
     save_file({**tensors, name: np.ascontiguousarray(tensors[name].T)}, tmp_path / "draft" / "model.safetensors")

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gguf.constants import GGUFValueType
 from safetensors.numpy import load_file, save_file
 from verify_cases import (
     DRAFT,
@@ -29,7 +30,7 @@ from verify_cases import (
 )
 
 from dflash_convert.convert import convert
-from dflash_convert.gguf_file import open_gguf
+from dflash_convert.gguf_file import KV, open_gguf
 from dflash_convert.verify import tensors as tensors_module
 from dflash_convert.verify import verify
 from dflash_convert.verify.names import neox_order
@@ -335,10 +336,6 @@ def test_files_made_with_an_importance_matrix_are_judged_by_what_it_leaves_fixed
     made: Callable[[str], Path], tmp_path: Path
 ) -> None:
     """Its key makes Q4_0 codes free, but a page of zeros still fails."""
-    from gguf.constants import GGUFValueType
-
-    from dflash_convert.gguf_file import KV
-
     key = {"quantize.imatrix.file": KV("quantize.imatrix.file", GGUFValueType.STRING, "imatrix.gguf")}
     moved = flipped(made("Q4_0"), UP, 9, 7, 1)
     assert not checked(planted(made("Q4_0"), tmp_path / "a.gguf", tensors={UP: moved})).ok

@@ -117,7 +117,7 @@ def gguf_values(raw: Array, kind: GGMLQuantizationType) -> Array:
 def values_of(path: Path, name: str) -> Array:
     """A tensor of a file, dequantized, (rows, cols)."""
     file = open_gguf(path)
-    return gguf_values(file.raw(name), file.tensors[name].type)
+    return gguf_values(file.raw(name), file.tensors[name].type).copy()
 
 
 def bytes_of(path: Path, name: str) -> Array:

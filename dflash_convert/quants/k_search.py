@@ -147,12 +147,13 @@ def _first_guess(x: Array, w: Array, s: Array, top: Scalar) -> None:
         flat = s[HIGH, j] == s[LOW, j]
         s[SCALE, j] = ZERO if flat else s[SCALE, j]
         s[ERROR, j] = -ONE if flat else s[ERROR, j]
-        s[KEPT_INVERSE, j] = ZERO if flat else s[INVERSE, j]
+        s[KEPT_INVERSE, j] = s[INVERSE, j]  # Inf where flat: Inf · 0 is NaN, whose nearest_int is 0
         s[KEPT_LOW, j] = s[LOW, j]
 
 
 @inlined
 def level_of(x: Scalar, low: Scalar, inverse: Scalar, top: Scalar) -> Scalar:
+    """The level 0 … top of weight `x` on a scale of 1/inverse from `low`."""
     q = nearest_int(inverse * (x - low))
     q = top if q > top else q
     return FIRST if q < FIRST else q

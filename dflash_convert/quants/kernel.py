@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numba import njit
@@ -21,14 +21,22 @@ from numba import njit
 Array = np.ndarray[Any, np.dtype[Any]]
 Scalar = Any  # a float32, int32 or uint32 of a kernel
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
 _compile: Any = partial(njit, nogil=True, error_model="numpy")
 
-inlined: Any = njit(inline="always")
 
-
-def kernel(function: Callable[..., Any]) -> Any:
+def kernel(function: Function) -> Function:
     """Compile `function` at its first call, or load it; see the module's docstring."""
+    compiled: Function
     try:
-        return _compile(cache=True)(function)
+        compiled = _compile(cache=True)(function)
     except RuntimeError:  # numba found no place for a cache
-        return _compile()(function)
+        compiled = _compile()(function)
+    return compiled
+
+
+def inlined(function: Function) -> Function:
+    """Paste `function` into the kernels that call it."""
+    compiled: Function = _compile(inline="always")(function)
+    return compiled

@@ -32,7 +32,8 @@ from dflash_convert.runtime.interface import Drafter
 from dflash_convert.runtime.interface import Target as TargetModel
 from dflash_convert.verify.expect import UNKNOWN, Configs, window
 from dflash_convert.verify.models import Models
-from dflash_convert.verify.report import FAIL, FORWARD, PASS, Check, LevelResult, judged
+from dflash_convert.verify.prompts import PROMPTS
+from dflash_convert.verify.report import FAIL, FORWARD, PASS, Check, LevelResult, judged, not_runnable
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -69,13 +70,15 @@ def forward(models: Models, target: TargetModel | None, texts: Sequence[str], se
     reference = models.reference
     try:
         drafter = models.drafter
-        if misfit := list(_misfits(reference, drafter, models)):
-            return judged(FORWARD, misfit)
+        if misfits := list(_misfits(reference, drafter, models)):
+            return judged(FORWARD, misfits)
+        if target is not None and (reason := models.misfit(target)):
+            return not_runnable(FORWARD, reason)
         n = context_length(models)
         scene = _real(models, target, texts, n) if target is not None else _seeded(models, n, seed)
         return _judge(models.gguf, _run(reference, drafter, scene), target, reference, drafter)
     except GGUFError as e:
-        return judged(FORWARD, [Check("forward", FAIL, "the draft", "not runnable", "a draft", cause=e.message)])
+        return not_runnable(FORWARD, e.message)
 
 
 def context_length(models: Models) -> int:
@@ -116,8 +119,8 @@ def _cuts(n: int) -> tuple[int, ...]:
 
 
 def _real(models: Models, target: TargetModel, texts: Sequence[str], n: int) -> Scene:
-    """The states of a target that reads the texts: taps and mask token are each side's own."""
-    ids = [i for text in models.encode(texts) for i in text][: n + 1]
+    """The states of a target that reads the texts (and the bundled ones): taps and mask token are each side's own."""
+    ids = [i for text in models.encode([*texts, *PROMPTS]) for i in text][: n + 1]
     states = target.forward(ids, target.new_cache()).layer_inputs
     sides = (models.reference, models.drafter)
     cuts = _cuts(len(ids) - 1)

@@ -84,6 +84,13 @@ class Models:
         checkpoint = open_checkpoint(self.target.path)
         return load_target_checkpoint(checkpoint.config, CheckpointWeights(checkpoint))
 
+    def misfit(self, target: TargetModel) -> str:
+        """Why the file's draft cannot ask this target, "" if it can: llama.cpp would crash on such a mask token."""
+        mask = self.drafter.mask_token_id
+        if mask < target.n_vocab:
+            return ""
+        return f"tokenizer.ggml.mask_token_id is {mask}, but the target has {target.n_vocab} tokens"
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of texts by the target's tokenizer, no special tokens added."""
         assert self.target is not None

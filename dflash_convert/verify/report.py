@@ -109,6 +109,11 @@ def judged(name: str, checks: Iterable[Check], metrics: Mapping[str, float] | No
     return LevelResult(name, status, checks=ordered, metrics=metrics or {})
 
 
+def not_runnable(name: str, cause: str) -> LevelResult:
+    """The level of a file that no runtime could draft with."""
+    return judged(name, [Check(name, FAIL, "the draft", "not runnable", "a draft that runs", cause=cause)])
+
+
 def show(value: Any) -> str:
     """A value as people write it: None is "absent", floats short, long lists cut, strings quoted only when odd."""
     if value is None:

@@ -152,15 +152,13 @@ def _tensors(case: Case) -> LevelResult:
 
 def _forward(case: Case) -> LevelResult:
     _source(case)
-    _loaded(lambda: case.models.reference)
-    return forward(case.models, _target_or_none(case), case.texts, case.seed)
+    target = _target_or_none(case)
+    return _able(lambda: forward(case.models, target, case.texts, case.seed))
 
 
 def _acceptance(case: Case) -> LevelResult:
     _target(case)
-    if case.source is not None:
-        _loaded(lambda: case.models.reference)
-    return acceptance(case.models, case.texts, case.n_tokens, case.n_max, case.min_accept_ratio)
+    return _able(lambda: acceptance(case.models, case.texts, case.n_tokens, case.n_max, case.min_accept_ratio))
 
 
 RUN: dict[str, Callable[[Case], LevelResult]] = dict(
@@ -182,7 +180,7 @@ def _target(case: Case) -> TargetModel:
         raise _CannotRunError(
             "the target has no weights", hint="pass --target with a folder that has weights, or a GGUF"
         )
-    return _loaded(lambda: case.models.target_model)
+    return _able(lambda: case.models.target_model)
 
 
 def _target_or_none(case: Case) -> TargetModel | None:
@@ -195,9 +193,9 @@ def _target_or_none(case: Case) -> TargetModel | None:
 T = TypeVar("T")
 
 
-def _loaded(load: Callable[[], T]) -> T:
-    """A model, or the reason it cannot be run."""
+def _able(run: Callable[[], T]) -> T:
+    """What `run` gives, or the reason why the source or the target cannot be run."""
     try:
-        return load()
+        return run()
     except (CheckpointError, ConfigError, GGUFError, VocabError) as e:
         raise _CannotRunError(e.message, hint=e.hint) from e

@@ -66,19 +66,13 @@ def _key(gguf: GGUFFile, key: Key, configs: Configs) -> Check | None:
     found = None if kv is None else _plain(kv.value)
     if expected is UNKNOWN:
         return _unknown(key, found)
-    if kv is None:
-        return (
-            None
-            if expected is None
-            else Check("key", FAIL, key.name, None, expected, key.basis, _cause(key, None, configs))
-        )
-    if _type(kv) not in key.types:
+    if kv is None and expected is None:
+        return None
+    if kv is not None and _type(kv) not in key.types:
         return Check("key", FAIL, key.name, f"{_type(kv)} {found}", " or ".join(key.types), "what llama.cpp reads")
-    fits = key.default(configs) if expected is None else expected
-    status = PASS if _same(found, fits) else FAIL
-    return Check(
-        "key", status, key.name, found, expected, key.basis, _cause(key, found, configs) if status == FAIL else ""
-    )
+    good = kv is not None and _same(found, key.default(configs) if expected is None else expected)
+    cause = "" if good else _cause(key, found, configs)
+    return Check("key", PASS if good else FAIL, key.name, found, expected, key.basis, cause)
 
 
 def _unknown(key: Key, found: Any) -> Check | None:
