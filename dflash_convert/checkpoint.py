@@ -45,23 +45,34 @@ class Checkpoint:
         """Rows [start, stop) of a tensor seen as a matrix: (rows, row length), stored dtype, a view of the mapping."""
         tensor = self.tensors[name]
         dtype, stop = DTYPES[tensor.dtype], tensor.n_rows if stop is None else min(stop, tensor.n_rows)
-        row = tensor.row_length * dtype.itemsize
         flat = np.frombuffer(
-            self.maps[tensor.file], dtype, count=(stop - start) * tensor.row_length, offset=tensor.offset + start * row
+            self.maps[tensor.file],
+            dtype,
+            count=(stop - start) * tensor.row_length,
+            offset=tensor.offset + start * tensor.row_bytes,
         )
         return flat.reshape(stop - start, tensor.row_length)  # (rows, row length)
 
-    def blocks(self, name: str, max_bytes: int = BLOCK_BYTES, multiple: int = 1) -> Iterator[tuple[int, Array]]:
-        """(first row, rows) blocks of about `max_bytes`, in order; the pages behind are given back as it goes.
+    def spans(self, name: str, max_bytes: int = BLOCK_BYTES, multiple: int = 1) -> list[tuple[int, int]]:
+        """A tensor as (first row, row behind the last) spans of about `max_bytes`, in order.
 
-        multiple: blocks (but the last) have a multiple of this many rows.
+        multiple: spans (but the last) have a multiple of this many rows.
         """
         tensor = self.tensors[name]
-        row = max(1, tensor.row_length * DTYPES[tensor.dtype].itemsize)
-        step = max(1, max_bytes // row // multiple) * multiple
-        for start in range(0, tensor.n_rows, step):
-            yield start, self.rows(name, start, start + step)
-            _release(self.maps[tensor.file], tensor.offset + start * row, step * row)
+        step = max(1, max_bytes // max(1, tensor.row_bytes) // multiple) * multiple
+        return [(start, min(start + step, tensor.n_rows)) for start in range(0, tensor.n_rows, step)]
+
+    def take(self, name: str, start: int, stop: int) -> Array:
+        """Rows [start, stop) as a copy; the mapped pages behind them are given back."""
+        tensor = self.tensors[name]
+        rows = self.rows(name, start, stop).copy()
+        _release(self.maps[tensor.file], tensor.offset + start * tensor.row_bytes, (stop - start) * tensor.row_bytes)
+        return rows
+
+    def blocks(self, name: str, max_bytes: int = BLOCK_BYTES, multiple: int = 1) -> Iterator[tuple[int, Array]]:
+        """(first row, rows) of each of `spans`; one block in memory at a time."""
+        for start, stop in self.spans(name, max_bytes, multiple):
+            yield start, self.take(name, start, stop)
 
     def float32(self, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
         """The whole tensor as float32, in its own shape."""

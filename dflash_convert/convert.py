@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,10 @@ from dflash_convert.gguf_file import KV
 from dflash_convert.layout import Note, Plan
 from dflash_convert.match import bare, classify
 from dflash_convert.metadata import general_rows
+from dflash_convert.pipeline import working_ahead
 from dflash_convert.plan import choose_outtype, plan_draft, plan_target, weights_in
-from dflash_convert.stream import tensor_bytes
+from dflash_convert.quants import available_threads
+from dflash_convert.stream import block_bytes, row_blocks
 from dflash_convert.targets import Target
 from dflash_convert.vocab import read_tokenizer, tokens_named_mask, vocab_rows
 from dflash_convert.writer import check_output, write
@@ -96,10 +99,13 @@ def plan_conversion(
 
 def write_conversion(job: Conversion, *, force: bool = False, progress: hub.Progress = hub.silent) -> Path:
     """Write a planned conversion."""
-    with progress(job.plan.file_size, job.path.name) as advance:
-        return write(
-            job.plan, lambda t: tensor_bytes(job.checkpoint, t, job.head_dim), job.path, force=force, progress=advance
-        )
+    blocks = {t.name: row_blocks(job.checkpoint, t, job.head_dim) for t in job.plan.tensors}
+    work = partial(block_bytes, job.checkpoint, job.head_dim)
+    with (
+        working_ahead(blocks, work, available_threads()) as chunks,
+        progress(job.plan.file_size, job.path.name) as advance,
+    ):
+        return write(job.plan, chunks, job.path, force=force, progress=advance)
 
 
 # ── planning ──────────────────────────────────────────────────────────────────────────────────────────────────────────

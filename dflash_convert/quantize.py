@@ -7,12 +7,9 @@ and no overflowed scale is ever written; memory does not grow with the model.
 
 from __future__ import annotations
 
-import itertools
 import mmap
 import os
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +22,7 @@ from dflash_convert import quants, recipes
 from dflash_convert.errors import GGUFError
 from dflash_convert.gguf_file import KV, GGUFFile, TensorInfo, open_gguf
 from dflash_convert.layout import Note, Plan, PlannedTensor
+from dflash_convert.pipeline import working_ahead
 from dflash_convert.writer import Progress, check_output, write
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -180,14 +178,10 @@ def quantize_file(
     gguf = open_gguf(src)
     plan = plan_quantize(gguf, file_type, allow_requantize=allow_requantize)
     workers = threads or quants.available_threads()
-    with ThreadPoolExecutor(workers) as pool:
-        size = min(BLOCK_WEIGHTS, IN_FLIGHT_WEIGHTS // (workers + 2))
-        blocks = {t.name: _blocks(gguf.tensors[t.name], t.type.name, size) for t in plan.tensors}
-        stream = _in_order(pool, partial(_convert, gguf), itertools.chain(*blocks.values()), ahead=workers + 1)
-        try:
-            write(plan, lambda t: itertools.islice(stream, len(blocks[t.name])), dst, force=force, progress=progress)
-        finally:
-            pool.shutdown(cancel_futures=True)
+    size = min(BLOCK_WEIGHTS, IN_FLIGHT_WEIGHTS // (workers + 2))
+    blocks = {t.name: _blocks(gguf.tensors[t.name], t.type.name, size) for t in plan.tensors}
+    with working_ahead(blocks, partial(_convert, gguf), workers) as chunks:
+        write(plan, chunks, dst, force=force, progress=progress)
     return plan
 
 
@@ -196,17 +190,6 @@ def _blocks(info: TensorInfo, type_name: str, size: int) -> list[Block]:
     step = max(1, size // max(1, info.row_length))
     starts = range(0, info.n_rows, step)
     return [Block(info, type_name, start, min(start + step, info.n_rows)) for start in starts]
-
-
-def _in_order(pool: ThreadPoolExecutor, work: Any, blocks: Iterable[Block], ahead: int) -> Iterator[Array]:
-    """Results of `work` in the order of `blocks`, computed at most `ahead` blocks before they are taken."""
-    waiting: deque[Future[Array]] = deque()
-    for block in blocks:
-        waiting.append(pool.submit(work, block))
-        if len(waiting) > ahead:
-            yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()
 
 
 def _convert(gguf: GGUFFile, block: Block) -> Array:

@@ -55,6 +55,10 @@ class SourceTensor:
         """Weights in a row (a scalar is a row of one)."""
         return self.shape[-1] if self.shape else 1
 
+    @property
+    def row_bytes(self) -> int:
+        return self.row_length * DTYPES[self.dtype].itemsize
+
 
 def read_header(path: Path) -> dict[str, SourceTensor]:
     """The tensors of one safetensors file, sorted by name, with every byte of the file accounted for.

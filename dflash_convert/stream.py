@@ -8,7 +8,8 @@ hold stops the work and is named by tensor and index. This is the one check that
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -31,15 +32,29 @@ LARGEST: Mapping[G, float] = MappingProxyType(
 )
 
 
-def tensor_bytes(checkpoint: Checkpoint, tensor: PlannedTensor, head_dim: int) -> Iterator[memoryview]:
-    """The bytes of one planned tensor, block by block. Raises CheckpointError for NaN, Inf or an overflow."""
-    source = checkpoint.tensors[tensor.source]
+@dataclass(frozen=True)
+class RowBlock:
+    """Rows [start, stop) of a planned tensor's source: what one thread does at a time."""
+
+    tensor: PlannedTensor
+    start: int
+    stop: int
+
+
+def row_blocks(checkpoint: Checkpoint, tensor: PlannedTensor, head_dim: int) -> list[RowBlock]:
+    """A planned tensor as blocks, none cutting through a head whose rows are to be reordered."""
     multiple = head_dim if tensor.transform == DEINTERLEAVE and len(tensor.shape) > 1 else 1
-    for first, rows in checkpoint.blocks(tensor.source, multiple=multiple):
-        check_finite(rows, source, first)
-        if tensor.transform == DEINTERLEAVE:
-            rows = deinterleave(rows, head_dim)
-        yield encode(rows, source, tensor.type, first)
+    return [RowBlock(tensor, start, stop) for start, stop in checkpoint.spans(tensor.source, multiple=multiple)]
+
+
+def block_bytes(checkpoint: Checkpoint, head_dim: int, block: RowBlock) -> memoryview:
+    """The bytes of one block. Raises CheckpointError for NaN, Inf or an overflow."""
+    source = checkpoint.tensors[block.tensor.source]
+    rows = checkpoint.take(source.name, block.start, block.stop)
+    check_finite(rows, source, block.start)
+    if block.tensor.transform == DEINTERLEAVE:
+        rows = deinterleave(rows, head_dim)
+    return encode(rows, source, block.tensor.type, block.start)
 
 
 def check_finite(rows: Array, source: SourceTensor, first: int) -> None:
@@ -74,7 +89,7 @@ def encode(rows: Array, source: SourceTensor, wanted: G, first: int) -> memoryvi
         return _flat(rows)
     values = np.ascontiguousarray(rows, dtype=np.float32)
     _check_range(values, source, wanted, first)
-    return _flat(quantize(values, wanted.name))
+    return _flat(quantize(values, wanted.name, threads=1))
 
 
 def _flat(rows: Array) -> memoryview:

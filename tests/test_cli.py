@@ -272,9 +272,9 @@ def test_a_killed_conversion_leaves_no_file_under_the_final_name(tiny_pair: Path
     """kill -9 once the temporary file is there, which is while the tensors are being written."""
     slow = (
         "import sys, time, dflash_convert.convert as c; from dflash_convert import cli\n"
-        "real = c.tensor_bytes\n"
-        "def slowly(*a):\n    for chunk in real(*a):\n        time.sleep(0.2); yield chunk\n"
-        "c.tensor_bytes = slowly; cli.main(sys.argv[1:])"
+        "real = c.block_bytes\n"
+        "def slowly(*a):\n    time.sleep(0.2)\n    return real(*a)\n"
+        "c.block_bytes = slowly; cli.main(sys.argv[1:])"
     )
     out = tmp_path / "d.gguf"
     args = ["hf-to-gguf", str(tiny_pair / "draft"), "--target", str(tiny_pair / "target"), "-o", str(out)]

@@ -19,7 +19,7 @@ from one_layer import one_layer
 from safetensors.numpy import load_file
 
 from dflash_convert.gguf_file import KV, GGUFFile, LazyArray, open_gguf
-from dflash_convert.quantize import _in_order, plan_file, quantize_file
+from dflash_convert.quantize import plan_file, quantize_file
 from dflash_convert.quants import dequantize, quantize
 
 FILE_TYPES = ("F32", "F16", "Q8_0", "Q4_K_S", "Q4_K_M", "Q6_K")
@@ -133,20 +133,6 @@ def test_small_blocks_and_threads_change_no_byte(
     monkeypatch.setattr(MODULE, "BLOCK_WEIGHTS", 5 * 256)  # five rows at a time: the last block of a tensor is short
     quantize_file(bf16_files["target"], tmp_path / "out.gguf", "Q4_K_S", threads=threads)
     assert tensor_rows(open_gguf(tmp_path / "out.gguf")) == golden_rows(expected(tiny_pair, "target", "Q4_K_S"))
-
-
-def test_at_most_the_given_number_of_blocks_is_computed_ahead() -> None:
-    started: list[int] = []
-
-    class Pool:
-        def submit(self, work: Callable[[int], int], block: int) -> Any:
-            started.append(block)
-            return type("Done", (), {"result": lambda self: work(block)})()
-
-    results: Iterator[Any] = _in_order(Pool(), lambda b: 10 * b, range(9), ahead=3)  # type: ignore[arg-type]
-    assert next(results) == 0
-    assert started == [0, 1, 2, 3]
-    assert list(results) == [10, 20, 30, 40, 50, 60, 70, 80]
 
 
 # -- made up models ------------------------------------------------------------------------------------------------

@@ -120,6 +120,16 @@ def test_every_variant_accepts_what_the_engine_accepts(variant: str, all_runs: d
     assert sum(run.accepted for run in all_runs[variant]) == pytest.approx(expected, rel=0.03)
 
 
+def test_extending_in_pieces_is_extending_at_once(drafts: dict[str, DFlashDraft]) -> None:
+    drafter = drafts["dflash"]
+    whole, block = prefilled(drafter)
+    states = target().forward(golden()[0]["ids"], target().new_cache()).layer_inputs
+    pieces = drafter.new_context()
+    for part in np.array_split(drafter.features(states), 3):
+        drafter.extend(pieces, part)
+    np.testing.assert_allclose(drafter.hidden_block(pieces, block), drafter.hidden_block(whole, block), atol=1e-5)
+
+
 def test_the_block_attends_to_a_cache_it_leaves_as_it_was(drafts: dict[str, DFlashDraft]) -> None:
     drafter = drafts["dflash"]
     ctx, block = prefilled(drafter)

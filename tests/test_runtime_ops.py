@@ -120,6 +120,13 @@ def test_yarn_stays_inside_the_rotary_dimensions() -> None:
     np.testing.assert_allclose(yarn_frequencies(freqs, 10000.0, 4.0, 6, 32.0, 1.0), freqs / [1, 4, 4, 4], rtol=1e-12)
 
 
+def test_yarn_counts_no_dimension_beyond_the_last() -> None:
+    # as above with n_ctx_orig 2πe^20: the ramp runs from 20 - 18 = 2 to 20 - 0, cut to n_rot - 1 = 7
+    freqs = rope_frequencies(8, math.exp(4))
+    got = yarn_frequencies(freqs, math.exp(4), 10.0, 2 * math.pi * math.exp(20), math.exp(18), 1.0)
+    np.testing.assert_allclose(got, freqs * [1, 1, 1, 0.8 + 0.2 / 10], rtol=1e-12)
+
+
 def test_softmax_by_hand() -> None:
     np.testing.assert_allclose(softmax(f32([[0, math.log(3)]])), [[0.25, 0.75]], rtol=1e-6)
 

@@ -173,7 +173,8 @@ def test_rope_comes_from_the_new_place_or_the_old_one() -> None:
         "rope_scaling": None,
         "rope_parameters": {"rope_theta": 100.0, "rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5},
     }
-    for change in (old, new):
+    mixed = {**old, "rope_theta": None, "rope_parameters": {"rope_theta": 100.0, "rope_type": None, "type": "linear"}}
+    for change in (old, new, mixed):
         rope = changed_reference(change).config.rope
         np.testing.assert_allclose(rope.freqs, 100.0 ** (-np.arange(16) / 16) / 2, rtol=1e-12)
         assert rope.magnitude == 1.0

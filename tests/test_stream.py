@@ -18,10 +18,11 @@ from make import BF16, Array, make_checkpoint, weights
 from toys import FLAT, TARGET, TINY_PAIR, engine_variant, flat_tensors, read_json, toy_draft
 
 from dflash_convert.checkpoint import Checkpoint
-from dflash_convert.convert import convert, plan_conversion, write_conversion
+from dflash_convert.convert import Conversion, convert, plan_conversion, write_conversion
 from dflash_convert.errors import CheckpointError
 from dflash_convert.gguf_file import open_gguf
-from dflash_convert.stream import deinterleave, tensor_bytes
+from dflash_convert.layout import PlannedTensor
+from dflash_convert.stream import block_bytes, deinterleave, row_blocks
 
 
 def test_rotary_pairs_become_halves() -> None:
@@ -63,17 +64,22 @@ def test_bytes_of_each_stored_type_in_each_output_type(tmp_path: Path, stored: n
 @contextmanager
 def blocks_of(n_bytes: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Checkpoint, "blocks", partialmethod(Checkpoint.blocks, max_bytes=n_bytes))
+        patch.setattr(Checkpoint, "spans", partialmethod(Checkpoint.spans, max_bytes=n_bytes))
         yield
+
+
+def tensor_bytes(job: Conversion, tensor: PlannedTensor) -> list[memoryview]:
+    blocks = row_blocks(job.checkpoint, tensor, job.head_dim)
+    return [block_bytes(job.checkpoint, job.head_dim, block) for block in blocks]
 
 
 @pytest.mark.parametrize("name", ["dflash", "interleaved-rope"])
 def test_a_tensor_comes_in_blocks_that_add_up_to_the_same_bytes(tmp_path: Path, name: str) -> None:
     job = plan_conversion(engine_variant(tmp_path / "draft", name), TINY_PAIR / "target")
     fc, q = (next(t for t in job.plan.tensors if t.name == n) for n in ("fc.weight", "blk.0.attn_q.weight"))
-    whole = {t.name: b"".join(tensor_bytes(job.checkpoint, t, job.head_dim)) for t in (fc, q)}
+    whole = {t.name: b"".join(tensor_bytes(job, t)) for t in (fc, q)}
     with blocks_of(3000):
-        parts = {t.name: list(tensor_bytes(job.checkpoint, t, job.head_dim)) for t in (fc, q)}
+        parts = {t.name: tensor_bytes(job, t) for t in (fc, q)}
     assert {n: b"".join(p) for n, p in parts.items()} == whole
     assert max(map(len, parts["fc.weight"])) <= 3000
     head = 64 * 256 * 2  # rows of a head stay together where they are reordered

@@ -67,27 +67,31 @@ def read_decoder(config: Mapping[str, Any]) -> DecoderConfig:
 
 
 def _read_rope(config: Mapping[str, Any], head_dim: int) -> Rope:
-    """Rope from `rope_parameters` (new), `rope_scaling` (old) and the top level; the new place wins."""
-    new, old = (config.get(key) or {} for key in ("rope_parameters", "rope_scaling"))
-    places = (new, old, config)
-    if any(isinstance(value, Mapping) for value in new.values()):
+    """Rope from `rope_parameters` (new) over `rope_scaling` (old), and the top level."""
+    rope = {**_said(config, "rope_scaling"), **_said(config, "rope_parameters")}
+    if any(isinstance(value, Mapping) for value in rope.values()):
         raise ConfigError("config.json: not supported yet: rope_parameters for each layer type")
-    theta = float(require("rope_theta", *places))
-    rotary_dim = int(head_dim * float(first("partial_rotary_factor", *places) or 1.0))
+    theta = float(require("rope_theta", rope, config))
+    rotary_dim = int(head_dim * float(first("partial_rotary_factor", rope, config) or 1.0))
     freqs = rope_frequencies(rotary_dim, theta)
-    kind = first("rope_type", new, old) or first("type", new, old) or "default"
+    kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind == "default":
         return Rope(freqs)
     if kind not in ("linear", "yarn"):
         raise ConfigError(f"config.json: not supported yet: rope of the type {kind!r}")
-    factor = float(require("factor", new, old))
-    return Rope(freqs / factor) if kind == "linear" else _yarn(freqs, theta, factor, {**old, **new}, config)
+    factor = float(require("factor", rope))
+    return Rope(freqs / factor) if kind == "linear" else _yarn(freqs, theta, factor, rope, config)
+
+
+def _said(config: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """The values of an inner object that are not null."""
+    return {k: v for k, v in (config.get(key) or {}).items() if v is not None}
 
 
 def _yarn(freqs: Any, theta: float, factor: float, rope: Mapping[str, Any], config: Mapping[str, Any]) -> Rope:
-    original = first("original_max_position_embeddings", rope) or require("max_position_embeddings", config)
-    beta_fast, beta_slow = first("beta_fast", rope) or 32.0, first("beta_slow", rope) or 1.0
-    truncate = first("truncate", rope) is not False
+    original = rope.get("original_max_position_embeddings") or require("max_position_embeddings", config)
+    beta_fast, beta_slow = rope.get("beta_fast", 32.0), rope.get("beta_slow", 1.0)
+    truncate = rope.get("truncate", True)
     scaled = yarn_frequencies(freqs, theta, factor, int(original), beta_fast, beta_slow, truncate=truncate)
     return Rope(scaled, _attention_factor(factor, rope))
 
@@ -98,9 +102,8 @@ def _attention_factor(factor: float, rope: Mapping[str, Any]) -> float:
     def mscale(weight: float) -> float:
         return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
 
-    given = first("attention_factor", rope)
-    if given is not None:
-        return float(given)
+    if "attention_factor" in rope:
+        return float(rope["attention_factor"])
     if rope.get("mscale") and rope.get("mscale_all_dim"):
         return mscale(rope["mscale"]) / mscale(rope["mscale_all_dim"])
     return mscale(1.0)
