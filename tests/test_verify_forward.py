@@ -32,7 +32,7 @@ from dflash_convert.gguf_file import open_gguf
 from dflash_convert.runtime.accept import Run
 from dflash_convert.verify import verify
 from dflash_convert.verify.acceptance import MIN_RATIO, Trial, _judge, mean_length
-from dflash_convert.verify.forward import weight_error
+from dflash_convert.verify.forward import _cosines, weight_error
 from dflash_convert.verify.report import ACCEPTANCE, FAIL, FORWARD, PASS, LevelResult, Report
 
 PROMPTS = ("def add(a, b):\n    return", "The keeper wrote down the weather, and he noted that")
@@ -146,6 +146,13 @@ def test_nan_in_the_file_is_no_agreement(made: Callable[[str], Path], tmp_path: 
     level = forward(planted(made("BF16"), tmp_path / "x.gguf", tensors={"output_norm.weight": norm}), target=None)
     assert level.status == FAIL
     assert level.metrics["cosine"] == 0
+
+
+def test_a_row_of_zeros_has_no_cosine() -> None:
+    assert _cosines(np.array([[0.0, 0.0], [1.0, 1.0]]), np.array([[1.0, 0.0], [2.0, 2.0]])).tolist() == [
+        0.0,
+        pytest.approx(1.0),
+    ]
 
 
 @pytest.mark.parametrize(

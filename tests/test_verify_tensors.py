@@ -242,6 +242,8 @@ def test_a_page_of_zeros_is_found(made: Callable[[str], Path], tmp_path: Path, n
     check = only_failure(checked(planted(made(name), tmp_path / "x.gguf", tensors={UP: raw})))
     assert check.data["lost_blocks"] == raw[64:80].size // {"Q8_0": 34, "Q4_K": 144, "Q6_K": 210}[name]
     assert "blocks lost their signal (a scale of zero?)" in check.message
+    assert check.where.startswith("row 64, column ")
+    assert check.found == 0
 
 
 # -- the wrong tensor ----------------------------------------------------------------------------------------------

@@ -91,8 +91,12 @@ class Models:
             return ""
         return f"tokenizer.ggml.mask_token_id is {mask}, but the target has {target.n_vocab} tokens"
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of texts by the target's tokenizer, no special tokens added."""
+    @cached_property
+    def encoder(self) -> Any:
+        """The target's tokenizer; VocabError if it is of a kind that cannot be built."""
         assert self.target is not None
-        encoder = encoder_of(self.target)
-        return [encoder.encode(text, add_special_tokens=False).ids for text in texts]
+        return encoder_of(self.target)
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of texts, no special tokens added."""
+        return [self.encoder.encode(text, add_special_tokens=False).ids for text in texts]

@@ -173,13 +173,14 @@ def _source(case: Case) -> Checkpoint:
 
 
 def _target(case: Case) -> TargetModel:
-    """The target's model, running."""
+    """The target's model, running, with a tokenizer for its prompts."""
     if case.target is None:
         raise _CannotRunError("no target was given", hint="pass --target with a folder that has weights, or a GGUF")
     if not case.target.has_weights:
         raise _CannotRunError(
             "the target has no weights", hint="pass --target with a folder that has weights, or a GGUF"
         )
+    _able(lambda: case.models.encoder)
     return _able(lambda: case.models.target_model)
 
 

@@ -90,8 +90,8 @@ def _check(gguf: GGUFFile, source: Checkpoint, pair: Pair, weighted: bool, progr
     tally = Tally()
     for start, rows in source_blocks(source, pair):
         tally += _compare(gguf, info, start, rows, weighted)
+        _give_back(gguf, info, start, start + len(rows))
         progress(info.nbytes * len(rows) // info.n_rows)
-    _give_back(gguf, info)
     check = _judge(info, pair, tally)
     hint = _diagnosis(gguf, source, pair) if check.status == FAIL and not tally.not_finite else ""
     return replace(check, cause=hint or check.cause)
@@ -127,12 +127,12 @@ def _values(gguf: GGUFFile, info: TensorInfo, start: int, stop: int) -> tuple[An
     return raw, np.asarray(dequantize(raw, info.type), dtype=np.float32).reshape(len(raw), -1)
 
 
-def _give_back(gguf: GGUFFile, info: TensorInfo) -> None:
-    """Let the system drop the pages of a tensor that was compared."""
-    mapped = gguf.data.obj
+def _give_back(gguf: GGUFFile, info: TensorInfo, start: int, stop: int) -> None:
+    """Let the system drop the pages of rows [start, stop), which were compared."""
+    mapped, row = gguf.data.obj, info.nbytes // info.n_rows
     if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        begin = info.offset // mmap.PAGESIZE * mmap.PAGESIZE
-        mapped.madvise(mmap.MADV_DONTNEED, begin, info.offset + info.nbytes - begin)
+        begin = (info.offset + start * row) // mmap.PAGESIZE * mmap.PAGESIZE
+        mapped.madvise(mmap.MADV_DONTNEED, begin, info.offset + stop * row - begin)
 
 
 # -- one row block -------------------------------------------------------------------------------------------------
@@ -145,11 +145,10 @@ def _compare(gguf: GGUFFile, info: TensorInfo, start: int, source: Floats, weigh
         row, column = np.argwhere(broken)[0]
         spot = Spot(np.inf, start + int(row), int(column), float(values[row, column]), float(source[row, column]))
         return Tally(weights=values.size, not_finite=int(broken.sum()), worst=spot)
-    tally = (
-        _compare_floats(info, values, source)
-        if info.type.name in FLOATS
-        else _compare_blocks(info, raw, values, source, weighted)
-    )
+    if info.type.name in FLOATS:
+        tally = _compare_floats(info, values, source)
+    else:
+        tally = _compare_blocks(info, raw, values, source, weighted)
     spot = replace(tally.worst, row=tally.worst.row + start)
     return replace(tally, worst=spot)
 
@@ -166,7 +165,18 @@ def _compare_blocks(info: TensorInfo, raw: Any, values: Floats, source: Floats, 
     excess = np.zeros_like(error) if limit is None else error - limit
     tally = _tally(values, source, source, excess, error if limit is None else limit)
     lost = lost_blocks(values, source, bound, weighted=weighted)
-    return replace(tally, lost=int(lost.sum()), scales=int(wrong_scales(raw, source, bound).sum()))
+    scales = wrong_scales(raw, source, bound)
+    if not tally.outside and (lost | scales).any():
+        tally = replace(tally, worst=_spot_in(lost | scales, values, source, bound.block))
+    return replace(tally, lost=int(lost.sum()), scales=int(scales.sum()))
+
+
+def _spot_in(blocks: Any, values: Floats, source: Floats, size: int) -> Spot:
+    """The largest error in the first of the marked blocks, (rows, blocks) bool."""
+    row, block = (int(i) for i in np.argwhere(blocks)[0])
+    error = np.abs(values - source)[row, block * size : (block + 1) * size]
+    column = block * size + int(error.argmax())
+    return Spot(float(error.max()), row, column, float(values[row, column]), float(source[row, column]))
 
 
 def bound_of(info: TensorInfo) -> Bound:
