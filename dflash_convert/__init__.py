@@ -1,6 +1,6 @@
 """dflash-convert: DFlash drafts for llama.cpp, converted, quantized and verified.
 
-Three functions, the same grain as the three commands; `from dflash_convert.quants import quantize, dequantize` for arrays.
+Three functions, the same grain as the three commands (for arrays: `dflash_convert.quants.quantize` and `dequantize`).
 
     convert(draft, target, out)         a checkpoint → a GGUF
     quantize(src, dst, file_type)       a GGUF → a smaller GGUF
@@ -15,22 +15,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dflash_convert.convert import convert
+    from dflash_convert.conversion import convert
     from dflash_convert.errors import DflashError
     from dflash_convert.gguf_file import open_gguf
-    from dflash_convert.quantize import quantize_file as quantize
-    from dflash_convert.verify import verify
+    from dflash_convert.quantization import quantize_file as quantize
+    from dflash_convert.verification import verify
 
 __version__ = "0.1.0"
 __all__ = ["DflashError", "convert", "open_gguf", "quantize", "verify"]
 
-# public name → (module, name in it)
+# public name → (module, name in it). No module may carry a public name: importing it would put the module in its place.
 _HOMES = {
     "DflashError": ("errors", "DflashError"),
-    "convert": ("convert", "convert"),
+    "convert": ("conversion", "convert"),
     "open_gguf": ("gguf_file", "open_gguf"),
-    "quantize": ("quantize", "quantize_file"),
-    "verify": ("verify", "verify"),
+    "quantize": ("quantization", "quantize_file"),
+    "verify": ("verification", "verify"),
 }
 
 

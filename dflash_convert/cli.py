@@ -28,7 +28,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-# ── options that commands share ────────────────────────────────────────────────────────────────────────────────────────
+# ── options that commands share ───────────────────────────────────────────────────────────────────────────────────────
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, errors included.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the result.")]
@@ -44,7 +44,7 @@ def console_of(json: bool, quiet: bool) -> Console:
     return Console("json" if json else "quiet" if quiet else "human")
 
 
-# ── commands ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── commands ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @app.command("hf-to-gguf")
@@ -54,8 +54,8 @@ def hf_to_gguf(
         Given, typer.Option("--target", help="The draft's target: a folder or a Hub id org/name[@rev].")
     ] = None,
     out: Annotated[
-        Optional[Path], typer.Option("--out", "-o", help="The output file. [default: a name llama.cpp finds]")
-    ] = None,  # noqa: UP045
+        Path | None, typer.Option("--out", "-o", help="The output file. [default: a name llama.cpp finds]")
+    ] = None,
     outtype: Annotated[str, typer.Option(help="f32, f16, bf16, q8_0, or auto: as stored.")] = "auto",
     block_size: Annotated[
         Given, typer.Option(help="Where the config lacks it: block size the draft was trained with.")
@@ -81,7 +81,7 @@ def hf_to_gguf(
 ) -> None:
     """Convert a draft checkpoint (or a target model) to a GGUF that mainline llama.cpp loads."""
     from dflash_convert import views
-    from dflash_convert.convert import plan_conversion, write_conversion
+    from dflash_convert.conversion import plan_conversion, write_conversion
 
     console = console_of(json, quiet)
     overrides = views.read_flags(block_size, mask_token_id, target_layer_ids, rope_theta, sliding_window, layer_types)
@@ -108,7 +108,9 @@ def quantize(
     dst: Annotated[Path, typer.Argument(metavar="OUT", help="The output file.")],
     file_type: Annotated[str, typer.Argument(metavar="TYPE", help="F32, F16, BF16, Q8_0, Q4_K_S, Q4_K_M or Q6_K.")],
     threads: Annotated[Optional[int], typer.Option(min=1, help="Threads. [default: one a core]")] = None,  # noqa: UP045
-    allow_requantize: Annotated[bool, typer.Option(help="Quantize what is quantized already, at a loss.")] = False,
+    allow_requantize: Annotated[
+        bool, typer.Option("--allow-requantize", help="Quantize what is quantized already, at a loss.")
+    ] = False,
     dry_run: DryRun = False,
     force: Force = False,
     json: Json = False,
@@ -116,7 +118,7 @@ def quantize(
 ) -> None:
     """Quantize a GGUF, byte for byte as llama.cpp's own quantizer does."""
     from dflash_convert import views
-    from dflash_convert.quantize import plan_file, quantize_file
+    from dflash_convert.quantization import plan_file, quantize_file
 
     console = console_of(json, quiet)
     plan = plan_file(src, file_type, allow_requantize=allow_requantize)
@@ -140,23 +142,21 @@ def verify(
     only: Annotated[
         Given, typer.Option(help="Levels: structure,tensors,forward,acceptance. [default: all that can run]")
     ] = None,
-    prompts: Annotated[
-        Optional[Path], typer.Option(help="A file of prompts, one a line. [default: bundled ones]")
-    ] = None,  # noqa: UP045
+    prompts: Annotated[Path | None, typer.Option(help="A file of prompts, one a line. [default: bundled ones]")] = None,
     tokens: Annotated[Optional[int], typer.Option(min=1, help="Tokens to generate for each prompt.")] = None,  # noqa: UP045
     n_max: Annotated[
-        Optional[int], typer.Option(min=1, help="Tokens drafted a step, at most. [default: block size - 1]")
-    ] = None,  # noqa: UP045
+        int | None, typer.Option(min=1, help="Tokens drafted a step, at most. [default: block size - 1]")
+    ] = None,
     min_accept_ratio: Annotated[
-        Optional[float], typer.Option(help="Least share of the original's accepted length.")
-    ] = None,  # noqa: UP045
+        float | None, typer.Option(help="Least share of the original's accepted length.")
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Every check, not only what matters.")] = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> int:
     """Prove a draft's GGUF against the checkpoint it was made from: exit 0 verified, 1 the answer is no."""
     from dflash_convert import views
-    from dflash_convert.verify import verify as run
+    from dflash_convert.verification import verify as run
 
     console = console_of(json, quiet)
     levels = [name.strip() for name in only.split(",")] if only else None
@@ -187,7 +187,7 @@ def root(
     """Options of the program itself."""
 
 
-# ── from exceptions to exit codes ──────────────────────────────────────────────────────────────────────────────────────
+# ── from exceptions to exit codes ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:

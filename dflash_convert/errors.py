@@ -10,8 +10,8 @@
     └── OutputError             an output that exists, or a disk that is full
 
 A message is one line: what, where, which values. `hint` is one more line: something to do. "The file is wrong" as the
-*result* of a check is no exception (that is exit code 1, a value in the report), and a bug of ours is any other exception
-(exit code 70).
+*result* of a check is no exception (that is exit code 1, a value in the report), and a bug of ours is any other
+exception (exit code 70).
 """
 
 from __future__ import annotations

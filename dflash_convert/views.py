@@ -1,4 +1,4 @@
-"""What the commands show: plans, results and reports → tables, lines and JSON documents. And how flags become values."""
+"""What the commands show: plans, results and reports → tables, lines and JSON. And how flags become values."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 from gguf.constants import GGUFValueType
 
 from dflash_convert import hub
-from dflash_convert.windows import FULL, SLIDING
 from dflash_convert.console import Column, Console
 from dflash_convert.errors import UsageError
+from dflash_convert.fields import FULL, SLIDING
 from dflash_convert.gguf_file import KV
 from dflash_convert.layout import Plan
-from dflash_convert.verify.report import ACCEPTANCE, Report
+from dflash_convert.verification.report import ACCEPTANCE, Report
 
 LONG = 8  # entries of an array shown in a table
 LAYER_WORDS = {"S": SLIDING, "F": FULL}
 
 
-# ── flags → values ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── flags → values ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def read_flags(
@@ -78,10 +78,10 @@ def locate(source: str | None, target: str | None, levels: Collection[str] | Non
     found_target = hub.resolve(target, what="target", progress=progress) if target else None
     if found_target and found_target.revision and levels and ACCEPTANCE in levels:
         found_target = hub.with_weights(found_target, progress=progress)
-    return Located(found_source and found_source.root, found_target and found_target.root)
+    return Located(found_source.root if found_source else None, found_target.root if found_target else None)
 
 
-# ── values → text ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── values → text ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def show_notes(console: Console, plan: Plan) -> None:
@@ -111,7 +111,7 @@ def show_result(console: Console, plan: Plan, path: Path) -> None:
 
 def show_report(console: Console, report: Report, *, verbose: bool) -> None:
     """A verify report."""
-    from dflash_convert.verify.render import lines
+    from dflash_convert.verification.render import lines
 
     console.show("\n".join(lines(report, unicode=console.mark(True) == "✓", verbose=verbose)))
     console.emit(report.to_json())

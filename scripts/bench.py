@@ -24,6 +24,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,12 @@ CONFIG: dict[str, Any] = {
     "rope_scaling": None, "rope_theta": 1000000, "sliding_window": None, "tie_word_embeddings": True,
     "use_sliding_window": False, "vocab_size": 151936,
 }  # fmt: skip
-TARGET_CONFIG = {"architectures": ["Qwen3ForCausalLM"], "hidden_size": 2560, "num_hidden_layers": 36, "vocab_size": 151936}
+TARGET_CONFIG = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "hidden_size": 2560,
+    "num_hidden_layers": 36,
+    "vocab_size": 151936,
+}
 KERNELS = ("Q8_0", "Q4_K", "Q5_K", "Q6_K")
 QWEN2_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -80,7 +86,7 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-# ── input ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── input ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def make_draft(folder: Path, layers: int) -> Path:
@@ -93,7 +99,10 @@ def make_draft(folder: Path, layers: int) -> Path:
 
 
 def shapes(layers: int) -> dict[str, tuple[int, ...]]:
-    n, ff, hd, h, kv = (CONFIG[k] for k in ("hidden_size", "intermediate_size", "head_dim", "num_attention_heads", "num_key_value_heads"))
+    n, ff, hd, h, kv = (
+        CONFIG[k]
+        for k in ("hidden_size", "intermediate_size", "head_dim", "num_attention_heads", "num_key_value_heads")
+    )
     taps = len(CONFIG["dflash_config"]["target_layer_ids"])
     layer: dict[str, tuple[int, ...]] = {
         "input_layernorm": (n,), "post_attention_layernorm": (n,), "self_attn.q_norm": (hd,), "self_attn.k_norm": (hd,),
@@ -147,7 +156,7 @@ def synthetic_tokenizer(n: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-# ── measuring ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── measuring ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def measure(*command: str | Path) -> Run:
@@ -184,16 +193,20 @@ def tool(*args: str | Path) -> tuple[str | Path, ...]:
 
 def cpu_name() -> str:
     info = Path("/proc/cpuinfo")
-    names = [line.split(":")[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
-    return names[0] if names else "unknown CPU"
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "unknown CPU")
 
 
-# ── the benches ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the benches ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def bench_convert(args: argparse.Namespace, draft: Path, double: Path, target: Path) -> Path:
-    out, twice = args.dir / "draft-BF16.gguf", args.dir / "double-BF16.gguf"
-    convert = lambda source, to: measure(*tool("hf-to-gguf", source, "--target", target, "-o", to, "--force", "-q"))  # noqa: E731
+    folder: Path = args.dir
+    out, twice = folder / "draft-BF16.gguf", folder / "double-BF16.gguf"
+
+    def convert(source: Path, to: Path) -> Run:
+        return measure(*tool("hf-to-gguf", source, "--target", target, "-o", to, "--force", "-q"))
+
     copies, runs = [], []
     for _ in range(args.rounds):  # alternating, so that both see the same state of disk and cache
         copies.append(copy_seconds(draft / "model.safetensors", args.dir / "copy.bin"))
@@ -227,10 +240,10 @@ def bench_kernels(args: argparse.Namespace) -> None:
     ggml = load_ggml(args.ggml) if args.ggml else None
     for name in KERNELS:
         quantize(x[:64], name, threads=1)  # compile
-        ours = best(args.rounds, lambda name=name: timed(lambda: quantize(x, name, threads=1)))  # type: ignore[misc]
+        ours = best(args.rounds, lambda: timed(partial(quantize, x, name, threads=1)))  # noqa: B023
         line = f"kernel {name:9}{x.size / ours / 1e6:6.0f} M weights/s a thread"
         if ggml is not None:
-            theirs = best(args.rounds, lambda name=name: timed(lambda: ggml_quantize(ggml, x, TYPES[name].id, TYPES[name])))  # type: ignore[misc]
+            theirs = best(args.rounds, lambda: timed(partial(ggml_quantize, ggml, x, TYPES[name])))  # noqa: B023
             line += f"; ggml {x.size / theirs / 1e6:.0f}; ratio {theirs / ours:.1f}"
         print(line)
 
@@ -250,9 +263,9 @@ def load_ggml(path: Path) -> ctypes.CDLL:
     return lib
 
 
-def ggml_quantize(lib: ctypes.CDLL, x: np.ndarray[Any, Any], number: int, kind: Any) -> None:
+def ggml_quantize(lib: ctypes.CDLL, x: np.ndarray[Any, Any], kind: Any) -> None:
     out = np.empty(x.size // kind.block * kind.bytes, np.uint8)
-    lib.ggml_quantize_chunk(int(number), x.ctypes.data, out.ctypes.data, 0, x.shape[0], x.shape[1], None)
+    lib.ggml_quantize_chunk(int(kind.id), x.ctypes.data, out.ctypes.data, 0, x.shape[0], x.shape[1], None)
 
 
 def bench_header(gguf: Path) -> None:

@@ -11,7 +11,7 @@ from toys import GONE, TARGET, notes, plan, read_json, refusal
 
 from dflash_convert.errors import ConfigError, VocabError
 
-# ── taps ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── taps ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 TAPS = "dflash_config.target_layer_ids"
 
@@ -73,7 +73,7 @@ def test_the_last_layer_may_be_tapped_and_is_told(tmp_path: Path) -> None:
     assert "the last layer of the target (7) is tapped; older engines refuse that" in notes(job, "info")
 
 
-# ── the pair ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the pair ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_vocabulary_too_small_for_the_tokenizer(tmp_path: Path) -> None:
     assert error.message == "the tokenizer has ids up to 303 ('<tool_call>'), the embedding table 302 rows"
 
 
-# ── rope and shape ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── rope and shape ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 YARN = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096}
 

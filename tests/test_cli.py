@@ -50,7 +50,7 @@ def converted(tmp_path_factory: pytest.TempPathFactory, tiny_pair: Path) -> Path
     return out
 
 
-# ── hf-to-gguf ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── hf-to-gguf ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_convert_prints_the_path_and_says_the_tap_shift_once(run: Any, tiny_pair: Path, tmp_path: Path) -> None:
@@ -89,7 +89,9 @@ def test_a_target_is_converted_by_itself(run: Any, tiny_pair: Path, tmp_path: Pa
     assert open_gguf(out).architecture == "qwen3"
 
 
-def test_dry_run_shows_everything_and_touches_nothing(run: Any, tiny_pair: Path, tmp_path: Path, monkeypatch: Any) -> None:
+def test_dry_run_shows_everything_and_touches_nothing(
+    run: Any, tiny_pair: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
     monkeypatch.chdir(tmp_path)
     ran = run("hf-to-gguf", tiny_pair / "draft", "--target", tiny_pair / "target", "--dry-run")
     assert ran.code == 0
@@ -163,7 +165,7 @@ def test_a_flag_that_cannot_be_read(run: Any, tiny_pair: Path, flag: str, text: 
     assert f"hint: for example: {example}" in ran.err
 
 
-# ── quantize ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── quantize ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_quantize_writes_and_prints_the_path(run: Any, converted: Path, tmp_path: Path) -> None:
@@ -189,11 +191,20 @@ def test_quantize_refuses_an_unknown_type(run: Any, converted: Path, tmp_path: P
     assert not (tmp_path / "q.gguf").exists()
 
 
-# ── verify ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── verify ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_verify_says_yes(run: Any, converted: Path, tiny_pair: Path) -> None:
-    ran = run("verify", converted, "--source", tiny_pair / "draft", "--target", tiny_pair / "target", "--only", "structure,tensors")
+    ran = run(
+        "verify",
+        converted,
+        "--source",
+        tiny_pair / "draft",
+        "--target",
+        tiny_pair / "target",
+        "--only",
+        "structure,tensors",
+    )
     assert ran.code == 0
     assert "structure" in ran.out
     assert "verified" in ran.out
@@ -201,7 +212,10 @@ def test_verify_says_yes(run: Any, converted: Path, tiny_pair: Path) -> None:
 
 def test_verify_says_no_with_exit_code_1(run: Any, tiny_pair: Path, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.gguf"
-    assert run("hf-to-gguf", tiny_pair / "draft", "--target", tiny_pair / "target", "-o", wrong, "--block-size", "16").code == 0
+    assert (
+        run("hf-to-gguf", tiny_pair / "draft", "--target", tiny_pair / "target", "-o", wrong, "--block-size", "16").code
+        == 0
+    )
     ran = run("verify", wrong, "--source", tiny_pair / "draft", "--only", "structure")
     assert ran.code == 1
     assert "dflash.block_size" in ran.out
@@ -216,7 +230,7 @@ def test_verify_of_nothing_could_not_run(run: Any, tiny_pair: Path, tmp_path: Pa
     assert "no such file" in ran.err
 
 
-# ── the program ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the program ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_version(run: Any) -> None:
@@ -242,7 +256,7 @@ def test_a_bug_of_ours_is_70_without_a_traceback(run: Any, converted: Path, monk
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("boom")
 
-    monkeypatch.setattr("dflash_convert.quantize.plan_file", broken)
+    monkeypatch.setattr("dflash_convert.quantization.plan_file", broken)
     ran = run("quantize", converted, "out.gguf", "Q8_0")
     assert ran.code == 70
     assert "internal error: ZeroDivisionError: boom" in ran.err
@@ -255,7 +269,7 @@ def test_ctrl_c_is_130_and_leaves_nothing(run: Any, converted: Path, tmp_path: P
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dflash_convert.quantize.write", interrupted)
+    monkeypatch.setattr("dflash_convert.quantization.write", interrupted)
     ran = run("quantize", converted, tmp_path / "q.gguf", "Q8_0")
     assert ran.code == 130
     assert "interrupted" in ran.err
@@ -263,7 +277,8 @@ def test_ctrl_c_is_130_and_leaves_nothing(run: Any, converted: Path, tmp_path: P
 
 
 def test_help_imports_nothing_heavy() -> None:
-    code = "import sys, dflash_convert.cli; print(*sorted({'numpy', 'numba', 'gguf', 'huggingface_hub', 'rich'} & set(sys.modules)))"
+    heavy = {"numpy", "numba", "gguf", "huggingface_hub", "rich"}
+    code = f"import sys, dflash_convert.cli; print(*sorted({heavy} & set(sys.modules)))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == ""
 
@@ -271,7 +286,7 @@ def test_help_imports_nothing_heavy() -> None:
 def test_a_killed_conversion_leaves_no_file_under_the_final_name(tiny_pair: Path, tmp_path: Path) -> None:
     """kill -9 once the temporary file is there, which is while the tensors are being written."""
     slow = (
-        "import sys, time, dflash_convert.convert as c; from dflash_convert import cli\n"
+        "import sys, time, dflash_convert.conversion as c; from dflash_convert import cli\n"
         "real = c.block_bytes\n"
         "def slowly(*a):\n    time.sleep(0.2)\n    return real(*a)\n"
         "c.block_bytes = slowly; cli.main(sys.argv[1:])"

@@ -94,7 +94,7 @@ def everything(**placed: str) -> dict[str, Any]:
     return edited(WINDOWED, {path: stored(path, PLACES[name][0]) for name, path in at.items()})
 
 
-# ── places ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── places ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(("name", "place"), [(n, p) for n, (_, places) in PLACES.items() for p in places])
@@ -153,7 +153,7 @@ def test_an_override_of_nothing_that_is_known_is_refused() -> None:
     assert e.value.hint == "is block_size meant?"
 
 
-# ── missing and malformed values ────────────────────────────────────────────────────────────────────────────────────
+# ── missing and malformed values ──────────────────────────────────────────────────────────────────────────────────────
 
 REQUIRED = {
     "hidden_size": "", "num_hidden_layers": "the weights have layers 0 to 1, so 2 layers", "intermediate_size": "",
@@ -253,7 +253,7 @@ def test_keys_nothing_reads_are_known(path: str, value: Any, said: bool) -> None
     assert unread_keys(edited(FLAT_CONFIG, {path: value})) == ({path: value} if said else {})
 
 
-# ── the target ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the target ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_target_says_what_the_pair_must_agree_on() -> None:

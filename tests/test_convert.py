@@ -15,7 +15,7 @@ from make import make_checkpoint
 from toys import CASES, FLAT, TARGET, TINY_PAIR, engine_variant, flat_tensors, read_json, toy_draft, toy_target
 
 from dflash_convert.checkpoint import Checkpoint
-from dflash_convert.convert import convert, plan_conversion, write_conversion
+from dflash_convert.conversion import convert, plan_conversion, write_conversion
 from dflash_convert.errors import DflashError, OutputError, UsageError, VocabError
 from dflash_convert.gguf_file import GGUFFile, open_gguf
 
@@ -35,7 +35,7 @@ def tensors_of(file: GGUFFile) -> list[tuple[str, str, list[int], str]]:
     ]
 
 
-# ── the golden files ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the golden files ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 GOLDEN = {
     "dflash-flat": (FLAT, TARGET, CASES / "dflash-flat/upstream.json"),
@@ -79,7 +79,7 @@ def test_the_file_is_the_one_llama_cpps_converter_writes(
     assert tensors_of(file) == [(t["name"], t["type"], t["shape"], t["sha256"]) for t in golden["tensors"]]
 
 
-# ── the engine's variants of the trained draft ──────────────────────────────────────────────────────────────────────
+# ── the engine's variants of the trained draft ────────────────────────────────────────────────────────────────────────
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "dflash": {},
@@ -155,7 +155,7 @@ def test_progress_counts_every_byte(tmp_path: Path) -> None:
     assert 0 <= total - sum(steps) < 32 * 25  # the padding behind each tensor is not counted
 
 
-# ── arguments ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── arguments ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def error_of(*args: Any, **options: Any) -> DflashError:
@@ -232,7 +232,7 @@ def test_the_default_name_is_one_llama_cpp_finds_beside_the_target(tmp_path: Pat
     assert (tmp_path / "dflash-Qwen3-Toy-Q8_0.gguf").is_file()
 
 
-# ── origins ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── origins ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 COMMIT = "89abcdef" * 5
 

@@ -13,7 +13,7 @@ from make import BF16, make_checkpoint, weights
 from safetensors.numpy import load_file
 from toys import FLAT, GONE, TARGET, edited, flat_tensors, plan, read_json, refusal, toy_draft
 
-from dflash_convert.convert import plan_conversion
+from dflash_convert.conversion import plan_conversion
 from dflash_convert.errors import CheckpointError
 
 TWO = weights(64, 64, dtype=BF16)
@@ -210,7 +210,7 @@ def test_sinks_in_one_layer_only_are_missing_in_the_other(tmp_path: Path) -> Non
     assert error.message.endswith("layers.1.self_attn.attention_sink_bias")
 
 
-# ── a target by itself ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── a target by itself ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def target_checkpoint(root: Path, changes: Mapping[str, Any], tensors: Mapping[str, Any] | None = None) -> Path:

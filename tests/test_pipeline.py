@@ -1,4 +1,4 @@
-"""The pipeline hands blocks over in order, never works further ahead than it promises, and stops at the first failure."""
+"""Blocks are handed over in order, worked on no further ahead than promised, and end at the first failure."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from make import BF16, make_checkpoint, weights
 from toys import FLAT, TARGET, flat_tensors, notes, plan, read_json, refusal
 
 from dflash_convert import hub
-from dflash_convert.convert import plan_conversion
+from dflash_convert.conversion import plan_conversion
 from dflash_convert.errors import UsageError
 from dflash_convert.hub import Source
 
@@ -69,7 +69,7 @@ def test_each_key_says_where_it_came_from(tmp_path: Path) -> None:
     assert sources["tokenizer.ggml.tokens"] == "tokenizer.json"
 
 
-# ── types of the output ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── types of the output ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("outtype", ["f32", "f16", "bf16", "q8_0"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from one_layer import one_layer
 from safetensors.numpy import load_file
 
 from dflash_convert.gguf_file import KV, GGUFFile, LazyArray, open_gguf
-from dflash_convert.quantize import plan_file, quantize_file
+from dflash_convert.quantization import plan_file, quantize_file
 from dflash_convert.quants import dequantize, quantize
 
 FILE_TYPES = ("F32", "F16", "Q8_0", "Q4_K_S", "Q4_K_M", "Q6_K")

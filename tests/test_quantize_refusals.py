@@ -15,7 +15,7 @@ from one_layer import one_layer
 
 from dflash_convert.errors import GGUFError, OutputError, UsageError
 from dflash_convert.gguf_file import open_gguf
-from dflash_convert.quantize import quantize_file
+from dflash_convert.quantization import quantize_file
 from dflash_convert.quants import quantize
 
 MODULE = sys.modules[quantize_file.__module__]

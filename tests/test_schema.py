@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from toys import FLAT, TARGET, flat_tensors, read_json
 
-from dflash_convert import checks, config, convert, fields, match, plan, schema, stream, vocab, windows
+from dflash_convert import checks, config, conversion, fields, match, plan, schema, stream, vocab, windows
 from dflash_convert.config import DraftConfig, ModelConfig, read_draft_config, read_model_config
 from dflash_convert.families import FAMILIES
 from dflash_convert.match import expand
@@ -58,7 +58,7 @@ def test_what_is_ignored_has_a_reason() -> None:
 
 def test_the_tap_shift_is_one_and_written_in_one_place() -> None:
     assert keys()["dflash.target_layers"] == [2, 4, 6]
-    modules = (checks, config, convert, fields, match, plan, schema, stream, vocab, windows)
+    modules = (checks, config, conversion, fields, match, plan, schema, stream, vocab, windows)
     sources = {m.__name__: inspect.getsource(m).count("i + 1 for i in") for m in modules}
     assert {name: n for name, n in sources.items() if n} == {"dflash_convert.schema": 1}
 

@@ -18,7 +18,7 @@ from make import BF16, Array, make_checkpoint, weights
 from toys import FLAT, TARGET, TINY_PAIR, engine_variant, flat_tensors, read_json, toy_draft
 
 from dflash_convert.checkpoint import Checkpoint
-from dflash_convert.convert import Conversion, convert, plan_conversion, write_conversion
+from dflash_convert.conversion import Conversion, convert, plan_conversion, write_conversion
 from dflash_convert.errors import CheckpointError
 from dflash_convert.gguf_file import open_gguf
 from dflash_convert.layout import PlannedTensor
@@ -33,7 +33,7 @@ def test_rotary_pairs_become_halves() -> None:
     assert deinterleave(np.arange(8)[None, :], 8).tolist() == [halves]
 
 
-# ── every stored type into every output type ────────────────────────────────────────────────────────────────────────
+# ── every stored type into every output type ──────────────────────────────────────────────────────────────────────────
 
 
 def oracle(values: Array, wanted: str) -> bytes:
@@ -58,7 +58,7 @@ def test_bytes_of_each_stored_type_in_each_output_type(tmp_path: Path, stored: n
         assert file.raw(planned.name).tobytes() == expected, planned.name
 
 
-# ── streaming ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── streaming ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @contextmanager
@@ -86,7 +86,7 @@ def test_a_tensor_comes_in_blocks_that_add_up_to_the_same_bytes(tmp_path: Path, 
     assert max(map(len, parts["blk.0.attn_q.weight"])) == (head if name == "interleaved-rope" else 2560)
 
 
-# ── damaged weights ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── damaged weights ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def broken(value: float, dtype: Any, name: str, index: tuple[int, ...]) -> dict[str, Array]:

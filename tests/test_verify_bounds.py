@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
-from dflash_convert.verify.bounds import BOUNDS, SHARE_LIMIT, allowed, lost_blocks, rounded, wrong_scales
+from dflash_convert.verification.bounds import BOUNDS, SHARE_LIMIT, allowed, lost_blocks, rounded, wrong_scales
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -26,14 +26,14 @@ from verify_cases import (
     variant_source,
 )
 
-from dflash_convert.convert import convert
+from dflash_convert.conversion import convert
 from dflash_convert.errors import CheckpointError, ConfigError
 from dflash_convert.gguf_file import open_gguf
 from dflash_convert.runtime.accept import Run
-from dflash_convert.verify import verify
-from dflash_convert.verify.acceptance import MIN_RATIO, Trial, _judge, mean_length
-from dflash_convert.verify.forward import _cosines, weight_error
-from dflash_convert.verify.report import ACCEPTANCE, FAIL, FORWARD, PASS, LevelResult, Report
+from dflash_convert.verification import verify
+from dflash_convert.verification.acceptance import MIN_RATIO, Trial, _judge, mean_length
+from dflash_convert.verification.forward import _cosines, weight_error
+from dflash_convert.verification.report import ACCEPTANCE, FAIL, FORWARD, PASS, LevelResult, Report
 
 PROMPTS = ("def add(a, b):\n    return", "The keeper wrote down the weather, and he noted that")
 VARIANTS = sorted(p.name for p in ENGINE.iterdir() if p.is_dir())

@@ -13,10 +13,10 @@ from verify_cases import TARGET, golden_file, planted, source_of, target_of
 
 from dflash_convert.checkpoint import open_checkpoint
 from dflash_convert.errors import CheckpointError, ConfigError, GGUFError, UsageError
-from dflash_convert.verify import LEVELS, verify
-from dflash_convert.verify.prompts import PROMPTS, read_prompts
-from dflash_convert.verify.render import lines, verdict
-from dflash_convert.verify.report import FAIL, PASS, SCHEMA, SKIP, Check, LevelResult, Report, judged, show
+from dflash_convert.verification import LEVELS, verify
+from dflash_convert.verification.prompts import PROMPTS, read_prompts
+from dflash_convert.verification.render import lines, verdict
+from dflash_convert.verification.report import FAIL, PASS, SCHEMA, SKIP, Check, LevelResult, Report, judged, show
 
 CASE = "dflash-flat"
 SOURCE, FLAT_TARGET = source_of(CASE), target_of(CASE)

@@ -29,11 +29,11 @@ from verify_cases import (
     target_of,
 )
 
-from dflash_convert.convert import convert
+from dflash_convert.conversion import convert
 from dflash_convert.errors import ConfigError, VocabError
 from dflash_convert.gguf_file import open_gguf
-from dflash_convert.verify import verify
-from dflash_convert.verify.report import PASS, SKIP, STRUCTURE, LevelResult, Report
+from dflash_convert.verification import verify
+from dflash_convert.verification.report import PASS, SKIP, STRUCTURE, LevelResult, Report
 
 NESTED, MIMO, YARN, FLAT = "dflash-nested-swa", "dflash-mimo", "dflash-yarn", "dflash-flat"
 

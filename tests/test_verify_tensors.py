@@ -29,12 +29,12 @@ from verify_cases import (
     variant_source,
 )
 
-from dflash_convert.convert import convert
+from dflash_convert.conversion import convert
 from dflash_convert.gguf_file import KV, open_gguf
-from dflash_convert.verify import tensors as tensors_module
-from dflash_convert.verify import verify
-from dflash_convert.verify.names import neox_order
-from dflash_convert.verify.report import PASS, TENSORS, Report
+from dflash_convert.verification import tensors as tensors_module
+from dflash_convert.verification import verify
+from dflash_convert.verification.names import neox_order
+from dflash_convert.verification.report import PASS, TENSORS, Report
 
 Q, K, NORM = "blk.0.attn_q.weight", "blk.1.attn_k.weight", "blk.0.attn_q_norm.weight"
 UP = "blk.1.ffn_up.weight"

@@ -11,12 +11,12 @@ import pytest
 from toys import edited, read_json
 from verify_cases import TARGET, planted, target_of
 
-from dflash_convert.convert import convert
+from dflash_convert.conversion import convert
 from dflash_convert.errors import VocabError
-from dflash_convert.verify import verify
-from dflash_convert.verify.report import ACCEPTANCE, FORWARD, SKIP
-from dflash_convert.verify.targets import open_target
-from dflash_convert.verify.tokens import PATTERNS, encoder_of, expected_tokenizer
+from dflash_convert.verification import verify
+from dflash_convert.verification.report import ACCEPTANCE, FORWARD, SKIP
+from dflash_convert.verification.targets import open_target
+from dflash_convert.verification.tokens import PATTERNS, encoder_of, expected_tokenizer
 
 FLAT = target_of("dflash-flat")
 

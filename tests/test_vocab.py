@@ -37,7 +37,7 @@ def token(number: int, content: str, special: bool = False) -> dict[str, Any]:
     return {"id": number, "content": content, "special": special, "normalized": False}
 
 
-# ── tokens ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── tokens ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_tokens_are_those_of_the_tokenizers_library_padded_to_the_embedding_rows() -> None:
@@ -80,7 +80,7 @@ def test_a_tokenizer_larger_than_the_embedding_table_is_refused() -> None:
         rows(TARGET, vocab_size=303)
 
 
-# ── merges ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── merges ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_spaces_in_merges_are_spelled_out(tmp_path: Path) -> None:
     assert rows(root)["tokenizer.ggml.merges"] == ["aĠ b"]
 
 
-# ── special tokens and flags, against SpecialVocab ──────────────────────────────────────────────────────────────────
+# ── special tokens and flags, against SpecialVocab ────────────────────────────────────────────────────────────────────
 
 SPECIALS: dict[str, dict[str, dict[str, Any]]] = {
     "as it is": {},
@@ -177,7 +177,7 @@ def test_a_special_id_outside_the_vocabulary_is_refused(tmp_path: Path) -> None:
     assert e.value.hint
 
 
-# ── chat templates ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── chat templates ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 NAMED = [{"name": "default", "template": "D"}, {"name": "tool use", "template": "T"}, {"name": "empty"}]
 
@@ -206,7 +206,7 @@ def test_where_the_chat_template_comes_from(tmp_path: Path, inline: Any, files: 
     assert list(found) == list(expected)
 
 
-# ── the pre-tokenizer ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── the pre-tokenizer ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 PATTERN = "pre_tokenizer.pretokenizers"
 
@@ -237,7 +237,7 @@ def test_a_tokenizer_without_a_pattern_is_unknown_too(tmp_path: Path) -> None:
         rows(toy_target(tmp_path / "t", tokenizer={"pre_tokenizer": None}))
 
 
-# ── files ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── files ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_every_row_says_its_file() -> None:

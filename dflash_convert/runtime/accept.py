@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from dflash_convert.errors import UsageError
+from dflash_convert.runtime.blas import blas_threads
 from dflash_convert.runtime.interface import Drafter, Target, TargetOutput
 from dflash_convert.runtime.ops import Array, linear
 
@@ -41,9 +42,10 @@ class Run:
 def greedy(target: Target, prompt_ids: Sequence[int], n_tokens: int) -> list[int]:
     """`n_tokens` tokens of plain greedy decoding behind the prompt."""
     cache = target.new_cache()
-    tokens = [_choices(_prefill(target, prompt_ids, cache))[-1]]
-    while len(tokens) < n_tokens:
-        tokens += _choices(target.forward(tokens[-1:], cache))
+    with blas_threads(target.n_embd):
+        tokens = [_choices(_prefill(target, prompt_ids, cache))[-1]]
+        while len(tokens) < n_tokens:
+            tokens += _choices(target.forward(tokens[-1:], cache))
     return tokens
 
 
@@ -54,16 +56,17 @@ def speculate(
 
     n_max: tokens drafted a step; at most, and without it, block_size - 1. The last step is kept whole.
     """
-    cache, ctx = target.new_cache(), drafter.new_context()
-    out = _prefill(target, prompt_ids, cache)
-    drafter.extend(ctx, drafter.features(out.layer_inputs))
-    tokens, accepted, drafted = _choices(out)[-1:], [], 0
-    while len(tokens) < n_tokens:
-        draft = propose(target, drafter, ctx, tokens[-1], n_max)
-        kept, gained = _step(target, drafter, cache, ctx, tokens[-1], draft)
-        tokens += gained
-        accepted.append(kept)
-        drafted += len(draft)
+    with blas_threads(target.n_embd):
+        cache, ctx = target.new_cache(), drafter.new_context()
+        out = _prefill(target, prompt_ids, cache)
+        drafter.extend(ctx, drafter.features(out.layer_inputs))
+        tokens, accepted, drafted = _choices(out)[-1:], [], 0
+        while len(tokens) < n_tokens:
+            draft = propose(target, drafter, ctx, tokens[-1], n_max)
+            kept, gained = _step(target, drafter, cache, ctx, tokens[-1], draft)
+            tokens += gained
+            accepted.append(kept)
+            drafted += len(draft)
     return Run(tuple(tokens), tuple(accepted), drafted)
 
 

@@ -15,15 +15,15 @@ from dflash_convert.checkpoint import Checkpoint, open_checkpoint
 from dflash_convert.errors import CheckpointError, ConfigError, DflashError, GGUFError, UsageError, VocabError
 from dflash_convert.gguf_file import GGUFFile, open_gguf
 from dflash_convert.runtime.interface import Target as TargetModel
-from dflash_convert.verify.acceptance import MIN_RATIO, N_TOKENS, acceptance
-from dflash_convert.verify.forward import forward
-from dflash_convert.verify.models import Models
-from dflash_convert.verify.names import UNSUPPORTED
-from dflash_convert.verify.prompts import PROMPTS, read_prompts
-from dflash_convert.verify.report import LEVELS, SKIP, STRUCTURE, LevelResult, Report
-from dflash_convert.verify.structure import damaged, structure
-from dflash_convert.verify.targets import Target, open_target
-from dflash_convert.verify.tensors import Progress, tensors
+from dflash_convert.verification.acceptance import MIN_RATIO, N_TOKENS, acceptance
+from dflash_convert.verification.forward import forward
+from dflash_convert.verification.models import Models
+from dflash_convert.verification.names import UNSUPPORTED
+from dflash_convert.verification.prompts import PROMPTS, read_prompts
+from dflash_convert.verification.report import LEVELS, SKIP, STRUCTURE, LevelResult, Report
+from dflash_convert.verification.structure import damaged, structure
+from dflash_convert.verification.targets import Target, open_target
+from dflash_convert.verification.tensors import Progress, tensors
 
 NO_SOURCE = "no source was given"
 NEEDED = ("num_hidden_layers", "hidden_size", "num_attention_heads")  # nothing can be derived without these
@@ -46,10 +46,10 @@ class Case:
 
 
 def verify(
-    gguf: Path,
+    gguf: str | Path,
     *,
-    source: Path | Checkpoint | None = None,
-    target: Path | None = None,
+    source: str | Path | Checkpoint | None = None,
+    target: str | Path | None = None,
     only: Collection[str] | None = None,
     prompts: Path | Sequence[str] | None = None,
     n_tokens: int = N_TOKENS,
@@ -69,10 +69,10 @@ def verify(
     CheckpointError, VocabError: a source or target that cannot be used.
     """
     wanted = _wanted(only)
-    checkpoint = _open_source(source)
-    opened = None if target is None else open_target(target)
+    checkpoint = _open_source(Path(source) if isinstance(source, str) else source)
+    opened = None if target is None else open_target(Path(target))
     texts = read_prompts(prompts) if isinstance(prompts, Path) else (prompts or PROMPTS)
-    file = _open_file(gguf)
+    file = _open_file(Path(gguf))
     if isinstance(file, GGUFError):
         levels = tuple(damaged(file) if n == STRUCTURE else _skip(n, "the file is damaged") for n in LEVELS)
     else:

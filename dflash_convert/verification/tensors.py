@@ -18,11 +18,20 @@ from gguf.quants import dequantize
 
 from dflash_convert.checkpoint import Checkpoint
 from dflash_convert.gguf_file import GGUFFile, TensorInfo
-from dflash_convert.verify.bounds import BOUNDS, FLOATS, Bound, Floats, allowed, lost_blocks, rounded, wrong_scales
-from dflash_convert.verify.expect import Configs
-from dflash_convert.verify.names import Pair, is_interleaved, neox_order
-from dflash_convert.verify.report import FAIL, PASS, SKIP, TENSORS, Check, LevelResult, judged
-from dflash_convert.verify.structure import expected_pairs
+from dflash_convert.verification.bounds import (
+    BOUNDS,
+    FLOATS,
+    Bound,
+    Floats,
+    allowed,
+    lost_blocks,
+    rounded,
+    wrong_scales,
+)
+from dflash_convert.verification.expect import Configs
+from dflash_convert.verification.names import Pair, is_interleaved, neox_order
+from dflash_convert.verification.report import FAIL, PASS, SKIP, TENSORS, Check, LevelResult, judged
+from dflash_convert.verification.structure import expected_pairs
 
 BLOCK_WEIGHTS = 1 << 18  # weights compared at a time
 Progress = Callable[[int], None]

@@ -21,9 +21,9 @@ from dflash_convert.runtime.interface import Drafter
 from dflash_convert.runtime.interface import Target as TargetModel
 from dflash_convert.runtime.reference import load_reference
 from dflash_convert.runtime.target import load_target_checkpoint, load_target_gguf
-from dflash_convert.verify.names import PREFIX
-from dflash_convert.verify.targets import Target
-from dflash_convert.verify.tokens import encoder_of
+from dflash_convert.verification.names import PREFIX
+from dflash_convert.verification.targets import Target
+from dflash_convert.verification.tokens import encoder_of
 
 
 @dataclass(frozen=True)

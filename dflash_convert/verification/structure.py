@@ -16,11 +16,11 @@ from gguf.constants import GGMLQuantizationType
 from dflash_convert.checkpoint import Checkpoint
 from dflash_convert.errors import GGUFError
 from dflash_convert.gguf_file import KV, GGUFFile
-from dflash_convert.verify.expect import FOREIGN, KEYS, UNKNOWN, Configs, Key, tap_cause
-from dflash_convert.verify.names import Pair, leftovers, pairs
-from dflash_convert.verify.report import FAIL, PASS, SKIP, STRUCTURE, Check, LevelResult, judged
-from dflash_convert.verify.targets import Target
-from dflash_convert.verify.tokens import MASK, PREFIX, expected_tokenizer
+from dflash_convert.verification.expect import FOREIGN, KEYS, UNKNOWN, Configs, Key, tap_cause
+from dflash_convert.verification.names import Pair, leftovers, pairs
+from dflash_convert.verification.report import FAIL, PASS, SKIP, STRUCTURE, Check, LevelResult, judged
+from dflash_convert.verification.targets import Target
+from dflash_convert.verification.tokens import MASK, PREFIX, expected_tokenizer
 
 FREE = ("general.", "quantize.", "split.")  # descriptive keys: any value is fine
 NO_VOCAB = (None, "none", "no_vocab")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dflash_convert.errors import ConfigError
-from dflash_convert.verify.targets import Target
+from dflash_convert.verification.targets import Target
 
 UNKNOWN = object()
 

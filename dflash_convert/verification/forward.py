@@ -28,12 +28,13 @@ import numpy as np
 from dflash_convert.errors import GGUFError
 from dflash_convert.gguf_file import GGUFFile
 from dflash_convert.runtime.accept import draft_block, draft_logits
+from dflash_convert.runtime.blas import blas_threads
 from dflash_convert.runtime.interface import Drafter
 from dflash_convert.runtime.interface import Target as TargetModel
-from dflash_convert.verify.expect import UNKNOWN, Configs, window
-from dflash_convert.verify.models import Models
-from dflash_convert.verify.prompts import PROMPTS
-from dflash_convert.verify.report import FAIL, FORWARD, PASS, Check, LevelResult, judged, not_runnable
+from dflash_convert.verification.expect import UNKNOWN, Configs, window
+from dflash_convert.verification.models import Models
+from dflash_convert.verification.prompts import PROMPTS
+from dflash_convert.verification.report import FAIL, FORWARD, PASS, Check, LevelResult, judged, not_runnable
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -153,10 +154,11 @@ def _run(reference: Drafter, drafter: Drafter, scene: Scene) -> tuple[Array, Arr
 def _hidden(side: Drafter, features: Array, blocks: Sequence[Array], cuts: Sequence[int]) -> Array:
     """The context grows from cut to cut, as it does while decoding."""
     ctx, done, hidden = side.new_context(), 0, []
-    for block, cut in zip(blocks, cuts, strict=True):
-        side.extend(ctx, features[done:cut])
-        hidden.append(side.hidden_block(ctx, block))
-        done = cut
+    with blas_threads(blocks[0].shape[1]):
+        for block, cut in zip(blocks, cuts, strict=True):
+            side.extend(ctx, features[done:cut])
+            hidden.append(side.hidden_block(ctx, block))
+            done = cut
     return np.concatenate(hidden).astype(np.float64)
 
 

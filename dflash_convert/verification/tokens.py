@@ -14,7 +14,7 @@ from typing import Any
 
 from dflash_convert.errors import VocabError
 from dflash_convert.gguf_file import GGUFFile
-from dflash_convert.verify.targets import Target
+from dflash_convert.verification.targets import Target
 
 PREFIX = "tokenizer."
 MASK = "tokenizer.ggml.mask_token_id"

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dflash_convert.verify.report import ACCEPTANCE, FAIL, FORWARD, PASS, SKIP, TENSORS, Check, LevelResult, Report
+from dflash_convert.verification.report import (
+    ACCEPTANCE,
+    FAIL,
+    FORWARD,
+    PASS,
+    SKIP,
+    TENSORS,
+    Check,
+    LevelResult,
+    Report,
+)
 
 MARKS = {PASS: "✓", FAIL: "✗", SKIP: "–"}
 ASCII = {PASS: "ok", FAIL: "FAIL", SKIP: "-"}

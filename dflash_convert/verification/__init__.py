@@ -8,7 +8,7 @@ The converter's tables are not used here, on purpose: what the file must say is 
 and tokenizer.json, so that a mistake in the mapping shows as a difference instead of being confirmed by itself.
 """
 
-from dflash_convert.verify.report import LEVELS, Check, LevelResult, Report
-from dflash_convert.verify.run import verify
+from dflash_convert.verification.report import LEVELS, Check, LevelResult, Report
+from dflash_convert.verification.run import verify
 
 __all__ = ["LEVELS", "Check", "LevelResult", "Report", "verify"]

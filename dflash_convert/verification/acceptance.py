@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from dflash_convert.errors import GGUFError
 from dflash_convert.runtime.accept import Run, greedy, speculate
-from dflash_convert.verify.models import Models
-from dflash_convert.verify.report import ACCEPTANCE, FAIL, PASS, Check, LevelResult, judged, not_runnable
+from dflash_convert.verification.models import Models
+from dflash_convert.verification.report import ACCEPTANCE, FAIL, PASS, Check, LevelResult, judged, not_runnable
 
 # On the trained tiny pair 4 bits cost 1 % of accepted length; a lost window or a wrong mask token costs a third. Taps
 # off by one or a wrong rope base cost 2 to 7 %, less than the noise of a few prompts: levels 1 and 3 find those.
