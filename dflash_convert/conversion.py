@@ -25,11 +25,12 @@ from dflash_convert.match import bare, classify
 from dflash_convert.metadata import general_rows
 from dflash_convert.pipeline import working_ahead
 from dflash_convert.plan import choose_outtype, plan_draft, plan_target, weights_in
-from dflash_convert.quants import available_threads
 from dflash_convert.stream import block_bytes, row_blocks
 from dflash_convert.targets import Target
 from dflash_convert.vocab import read_tokenizer, tokens_named_mask, vocab_rows
 from dflash_convert.writer import check_output, write
+
+READERS = 2  # threads that read and check ahead of the writing; a disk needs no more
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def write_conversion(job: Conversion, *, force: bool = False, progress: hub.Prog
     blocks = {t.name: row_blocks(job.checkpoint, t, job.head_dim) for t in job.plan.tensors}
     work = partial(block_bytes, job.checkpoint, job.head_dim)
     with (
-        working_ahead(blocks, work, available_threads()) as chunks,
+        working_ahead(blocks, work, READERS) as chunks,
         progress(job.plan.file_size, job.path.name) as advance,
     ):
         return write(job.plan, chunks, job.path, force=force, progress=advance)

@@ -25,6 +25,7 @@ from dflash_convert.layout import Note, Plan, PlannedTensor
 from dflash_convert.match import bare, match
 from dflash_convert.schema import KeyRow, TensorRow, target_layers
 from dflash_convert.targets import Target
+from dflash_convert.vocab import UNUSED
 
 Vocab = Callable[[int], Sequence[KV]]  # rows of the embedding table → the `tokenizer.*` keys
 Config = TypeVar("Config", bound=ModelConfig)
@@ -198,12 +199,11 @@ def _common_notes(
     checkpoint: Checkpoint, vocab: Sequence[KV], tensors: Sequence[PlannedTensor], outtype: str
 ) -> tuple[Note, ...]:
     notes = [Note("info", text) for text in checkpoint.notes]
-    tokens = next((kv.value for kv in vocab if kv.key == "tokenizer.ggml.tokens"), ())
-    padded = [t for t in tokens if t.startswith("[PAD")]
-    if padded:
-        notes.append(
-            Note("info", f"{len(padded)} rows of the embedding table have no token: {padded[0]} … {padded[-1]}")
-        )
+    kinds = next((kv.value for kv in vocab if kv.key == "tokenizer.ggml.token_type"), [])
+    padded = np.flatnonzero(np.asarray(kinds) == UNUSED)
+    if padded.size:
+        span = f"[PAD{padded[0]}] … [PAD{padded[-1]}]"
+        notes.append(Note("info", f"{padded.size} rows of the embedding table have no token: {span}"))
     fallbacks = [t.name for t in tensors if t.type == G.F16 and outtype == "q8_0"]
     if fallbacks:
         notes.append(

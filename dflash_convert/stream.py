@@ -20,7 +20,6 @@ from dflash_convert.checkpoint import DTYPES, Array, Checkpoint, SourceTensor
 from dflash_convert.errors import CheckpointError
 from dflash_convert.layout import PlannedTensor
 from dflash_convert.plan import DEINTERLEAVE
-from dflash_convert.quants import quantize
 
 STORED: Mapping[G, np.dtype[Any]] = MappingProxyType({
     G.F32: DTYPES["F32"], G.F16: DTYPES["F16"], G.BF16: DTYPES["BF16"],
@@ -89,6 +88,10 @@ def encode(rows: Array, source: SourceTensor, wanted: G, first: int) -> memoryvi
         return _flat(rows)
     values = np.ascontiguousarray(rows, dtype=np.float32)
     _check_range(values, source, wanted, first)
+    if wanted in STORED:  # numpy rounds to nearest, ties to even, as ggml does; no kernel has to be loaded for it
+        return _flat(values.astype(STORED[wanted], copy=False))
+    from dflash_convert.quants import quantize
+
     return _flat(quantize(values, wanted.name, threads=1))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gguf.constants import GGUFValueType
 
@@ -15,7 +15,9 @@ from dflash_convert.errors import UsageError
 from dflash_convert.fields import FULL, SLIDING
 from dflash_convert.gguf_file import KV
 from dflash_convert.layout import Plan
-from dflash_convert.verification.report import ACCEPTANCE, Report
+
+if TYPE_CHECKING:
+    from dflash_convert.verification import Report
 
 LONG = 8  # entries of an array shown in a table
 LAYER_WORDS = {"S": SLIDING, "F": FULL}
@@ -74,6 +76,8 @@ class Located:
 
 def locate(source: str | None, target: str | None, levels: Collection[str] | None, progress: hub.Progress) -> Located:
     """Folders of source and target. A Hub target's weights are fetched only if acceptance was asked for by name."""
+    from dflash_convert.verification.report import ACCEPTANCE
+
     found_source = hub.resolve(source, what="draft", progress=progress) if source else None
     found_target = hub.resolve(target, what="target", progress=progress) if target else None
     if found_target and found_target.revision and levels and ACCEPTANCE in levels:

@@ -205,6 +205,7 @@ def bench_convert(args: argparse.Namespace, draft: Path, double: Path, target: P
     out, twice = folder / "draft-BF16.gguf", folder / "double-BF16.gguf"
 
     def convert(source: Path, to: Path) -> Run:
+        to.unlink(missing_ok=True)  # as for the copy: deleting a gigabyte is not what is measured
         return measure(*tool("hf-to-gguf", source, "--target", target, "-o", to, "--force", "-q"))
 
     copies, runs = [], []
@@ -224,7 +225,10 @@ def bench_quantize(args: argparse.Namespace, gguf: Path) -> None:
     weights = sum(int(np.prod(s)) for s in shapes(CONFIG["num_hidden_layers"]).values())
     for file_type in ("Q8_0", "Q4_K_M"):
         out = args.dir / f"draft-{file_type}.gguf"
-        runs = [measure(*tool("quantize", gguf, out, file_type, "--force", "-q")) for _ in range(args.rounds)]
+        runs = []
+        for _ in range(args.rounds):
+            out.unlink(missing_ok=True)
+            runs.append(measure(*tool("quantize", gguf, out, file_type, "-q")))
         seconds = min(r.seconds for r in runs)
         rate = weights / seconds / 1e6 / (os.cpu_count() or 1)
         print(
