@@ -105,7 +105,7 @@ def read_config(root: Path) -> dict[str, Any]:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file. Raises ConfigError: unreadable, not JSON (it says where), not an object."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as e:
         raise ConfigError(f"{path}: not valid JSON: {e}", hint="download the file again") from e
     except OSError as e:

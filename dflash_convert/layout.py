@@ -121,9 +121,12 @@ def encode_kv(kv: KV) -> bytes:
 def _encode_items(item_type: GGUFValueType, items: Sequence[Any]) -> bytes:
     if item_type != GGUFValueType.STRING:
         return struct.pack(f"<{len(items)}{SCALARS[item_type]}", *items)
-    texts = [s.encode("utf-8", "surrogateescape") for s in items]
+    try:
+        texts = list(map(str.encode, items))  # a vocabulary has 150,000: no Python call for each
+    except UnicodeEncodeError:  # bytes that were no UTF-8 in the file they come from
+        texts = [s.encode("utf-8", "surrogateescape") for s in items]
     lengths = map(struct.Struct("<Q").pack, map(len, texts))
-    return b"".join(chain.from_iterable(zip(lengths, texts, strict=True)))  # a vocabulary has 150,000: no call for each
+    return b"".join(chain.from_iterable(zip(lengths, texts, strict=True)))
 
 
 def _encode_value(vtype: GGUFValueType, value: Any) -> bytes:

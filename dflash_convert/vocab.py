@@ -186,16 +186,28 @@ def _added(files: TokenizerFiles) -> list[Mapping[str, Any]]:
 
 def _tokens(files: TokenizerFiles, vocab_size: int) -> tuple[list[str], list[int]]:
     """Tokens and their types by id, padded with `[PAD i]` up to the rows of the embedding table."""
-    by_id = {i: (t, NORMAL) for t, i in files.tokenizer["model"]["vocab"].items()}
-    by_id |= {t["id"]: _added_token(t) for t in _added(files)}
-    highest = max(by_id)
+    vocab: Mapping[str, int] = files.tokenizer["model"]["vocab"]
+    added = {t["id"]: _added_token(t) for t in _added(files)}
+    _check_highest(vocab, added, vocab_size)
+    tokens, types = [""] * vocab_size, [UNUSED] * vocab_size
+    for token, i in vocab.items():  # 150,000 of them: filled in place, no object for each
+        tokens[i] = token
+        types[i] = NORMAL
+    for i, (token, kind) in added.items():
+        tokens[i], types[i] = token, kind
+    for i in (i for i, kind in enumerate(types) if kind == UNUSED):
+        tokens[i] = f"[PAD{i}]"
+    return tokens, types
+
+
+def _check_highest(vocab: Mapping[str, int], added: Mapping[int, tuple[str, int]], vocab_size: int) -> None:
+    highest = max(max(vocab.values(), default=-1), max(added, default=-1))
     if highest >= vocab_size:
+        token = added[highest][0] if highest in added else next(t for t, i in vocab.items() if i == highest)
         raise VocabError(
-            f"the tokenizer has ids up to {highest} ({by_id[highest][0]!r}), the embedding table {vocab_size} rows",
+            f"the tokenizer has ids up to {highest} ({token!r}), the embedding table {vocab_size} rows",
             hint="draft and target do not belong together, or vocab_size in config.json is wrong",
         )
-    pairs = [by_id.get(i) or (f"[PAD{i}]", UNUSED) for i in range(vocab_size)]
-    return [t for t, _ in pairs], [k for _, k in pairs]
 
 
 def _added_token(entry: Mapping[str, Any]) -> tuple[str, int]:
@@ -218,7 +230,10 @@ def _merges(files: TokenizerFiles) -> list[str]:
     merges: Sequence[Any] = files.tokenizer["model"].get("merges") or []
     if merges and isinstance(merges[0], str):
         return list(merges)
-    return [f"{a} {b}" if " " not in a + b else f"{a.replace(' ', 'Ġ')} {b.replace(' ', 'Ġ')}" for a, b in merges]
+    joined = list(map(" ".join, merges))
+    if "".join(joined).count(" ") == len(joined):  # no part has a space of its own, as in all but a few vocabularies
+        return joined
+    return [f"{a.replace(' ', 'Ġ')} {b.replace(' ', 'Ġ')}" for a, b in merges]
 
 
 def _patterns(pre: Mapping[str, Any]) -> list[str]:
