@@ -15,6 +15,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -61,14 +62,14 @@ def write(plan: Plan, chunks: Chunks, path: Path, *, force: bool = False, progre
     _sweep(path)
     check_space(path, plan.file_size)
     try:
-        with _atomic(path, force) as out:
-            _write_all(plan, chunks, out, progress or (lambda _: None))
+        with _atomic(path, force) as out, _flushing(out.fileno()) as flush:
+            _write_all(plan, chunks, out, flush, progress or (lambda _: None))
     except OSError as e:
         raise _explain(e, path, plan.file_size) from e
     return path
 
 
-def _write_all(plan: Plan, chunks: Chunks, out: IO[bytes], progress: Progress) -> None:
+def _write_all(plan: Plan, chunks: Chunks, out: IO[bytes], flush: Callable[[], None], progress: Progress) -> None:
     progress(out.write(plan.header))
     for tensor in plan.tensors:
         done = 0
@@ -76,9 +77,28 @@ def _write_all(plan: Plan, chunks: Chunks, out: IO[bytes], progress: Progress) -
             n = out.write(chunk)
             done += n
             progress(n)
+            flush()
         if done != tensor.nbytes:
             raise AssertionError(f"{tensor.name}: {done} bytes came, {tensor.nbytes} were planned")
         progress(out.write(bytes(pad(done, plan.alignment) - done)))
+
+
+@contextmanager
+def _flushing(handle: int) -> Iterator[Callable[[], None]]:
+    """Yields a function that sends to the disk what is written so far, unless that is under way already.
+
+    It returns at once: the disk works while more is written, and the sync at the end has little left to do. A failure
+    here is no loss, for that sync meets it again.
+    """
+    under_way: Future[None] | None = None
+
+    def flush() -> None:
+        nonlocal under_way
+        if under_way is None or under_way.done():
+            under_way = pool.submit(os.fdatasync, handle)
+
+    with ThreadPoolExecutor(1) as pool:
+        yield flush
 
 
 @contextmanager

@@ -20,8 +20,9 @@ from safetensors.numpy import load_file
 
 from dflash_convert.gguf_file import KV, GGUFFile, open_gguf
 from dflash_convert.layout import Plan, PlannedTensor
+from dflash_convert.runtime.accept import Run, propose
 from dflash_convert.runtime.draft import DFlashDraft, load_draft
-from dflash_convert.runtime.interface import Target
+from dflash_convert.runtime.interface import Drafter, Target
 from dflash_convert.runtime.ops import Array
 from dflash_convert.runtime.reference import DFlashReference, load_reference
 from dflash_convert.runtime.target import load_target_checkpoint
@@ -152,6 +153,18 @@ def variant_tensors(variant: str) -> dict[str, Array]:
 @cache
 def reference(variant: str = "dflash") -> DFlashReference:
     return load_reference(variant_config(variant), SafetensorsWeights(variant_tensors(variant)))
+
+
+def first_drafts(target: Target, drafter: Drafter, ids: Sequence[int], run: Run) -> list[list[int]]:
+    """The drafts of a run's first three steps, each from a context computed at once."""
+    drafts, n = [], 1
+    for kept in run.accepted_per_step[:3]:
+        known, last = [*ids, *run.tokens[: n - 1]], run.tokens[n - 1]
+        ctx = drafter.new_context()
+        drafter.extend(ctx, drafter.features(target.forward(known, target.new_cache()).layer_inputs))
+        drafts.append(propose(target, drafter, ctx, last))
+        n += kept + 1
+    return drafts
 
 
 def changed_reference(

@@ -19,7 +19,6 @@ from runtime_pair import (
     draft_file,
     draft_names,
     draft_tensors,
-    engine_json,
     golden,
     halves,
     reference,
@@ -30,14 +29,13 @@ from runtime_pair import (
     variant_tensors,
 )
 
-from dflash_convert.runtime.accept import Run, draft_block, draft_logits, propose, speculate
+from dflash_convert.runtime.accept import draft_block, draft_logits, propose
 from dflash_convert.runtime.draft import DFlashDraft, load_draft
 from dflash_convert.runtime.interface import Drafter, Target
 from dflash_convert.runtime.ops import Array
 from dflash_convert.runtime.target import load_target_gguf
 
 PROMPTS = range(7)
-LOOPED = [v for v in VARIANTS if v != "interleaved-rope"]
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +48,6 @@ def gguf_target(tmp_path_factory: pytest.TempPathFactory) -> Target:
 def drafts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DFlashDraft]:
     """Every variant from a bf16 GGUF."""
     return {v: draft(tmp_path_factory.mktemp(v), v) for v in VARIANTS}
-
-
-@pytest.fixture(scope="module")
-def all_runs(gguf_target: Target, drafts: dict[str, DFlashDraft]) -> dict[str, list[Run]]:
-    """Every variant on every prompt, until 97 tokens (interleaved-rope is the unchanged file, as tested below)."""
-    return {v: [speculate(gguf_target, drafts[v], g["ids"], 97) for g in golden()] for v in LOOPED}
 
 
 def prefilled(drafter: Drafter, prompt: int = 0) -> tuple[Any, Array]:
@@ -87,17 +79,7 @@ def test_target_and_draft_give_the_golden_numbers(
     for name, array in got.items():
         assert array.dtype == np.float32
         np.testing.assert_allclose(array, expected[f"{prompt}.{name}"], rtol=0, atol=1e-4, err_msg=name)
-
-
-@pytest.mark.parametrize("prompt", PROMPTS)
-def test_the_loop_gives_the_golden_tokens(
-    prompt: int, gguf_target: Target, drafts: dict[str, DFlashDraft], all_runs: dict[str, list[Run]]
-) -> None:
-    g, run = golden()[prompt], all_runs["dflash"][prompt]
-    ctx, _ = prefilled(drafts["dflash"], prompt)
-    assert propose(gguf_target, drafts["dflash"], ctx, g["first"]) == g["draft"]
-    assert list(run.tokens[:96]) == g["generated"]
-    assert list(run.accepted_per_step[: len(g["accepted_per_step"])]) == g["accepted_per_step"]
+    assert got["draft_logits"][1:].argmax(axis=-1).tolist() == golden()[prompt]["draft"]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -106,18 +88,6 @@ def test_every_variant_gives_the_hidden_blocks_of_the_torch_runs(variant: str, d
     for prompt in PROMPTS:
         got = first_block(drafts[variant], prompt)
         np.testing.assert_allclose(got, expected[f"{variant}.{prompt}.hidden"], rtol=0, atol=1e-4)
-
-
-@pytest.mark.parametrize("variant", LOOPED)
-def test_every_variant_accepts_what_the_torch_runs_accept(variant: str, all_runs: dict[str, list[Run]]) -> None:
-    for run, expected in zip(all_runs[variant], engine_json("reference.json")[variant], strict=True):
-        assert list(run.accepted_per_step) == expected["accepted_per_step"]
-
-
-@pytest.mark.parametrize("variant", LOOPED)
-def test_every_variant_accepts_what_the_engine_accepts(variant: str, all_runs: dict[str, list[Run]]) -> None:
-    expected = sum(e["accepted"] for e in engine_json("engine.json")[variant])
-    assert sum(run.accepted for run in all_runs[variant]) == pytest.approx(expected, rel=0.03)
 
 
 def test_extending_in_pieces_is_extending_at_once(drafts: dict[str, DFlashDraft]) -> None:

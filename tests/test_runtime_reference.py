@@ -12,6 +12,7 @@ from runtime_pair import (
     VARIANTS,
     changed_reference,
     engine_json,
+    first_drafts,
     golden,
     reference,
     target,
@@ -88,8 +89,9 @@ def test_every_variant_gives_the_hidden_blocks_of_the_torch_runs(variant: str) -
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_every_variant_accepts_what_the_torch_runs_accept(variant: str) -> None:
-    for run, expected in zip(runs(variant), engine_json("reference.json")[variant], strict=True):
+def test_every_variant_drafts_and_accepts_what_the_torch_runs_do(variant: str) -> None:
+    for g, run, expected in zip(golden(), runs(variant), engine_json("reference.json")[variant], strict=True):
+        assert first_drafts(target(), reference(variant), g["ids"], run) == expected["first_drafts"]
         assert list(run.accepted_per_step) == expected["accepted_per_step"]
         assert (len(run.tokens), run.drafted, run.accepted) == (
             expected["predicted"],
@@ -173,7 +175,7 @@ def test_rope_comes_from_the_new_place_or_the_old_one() -> None:
         "rope_scaling": None,
         "rope_parameters": {"rope_theta": 100.0, "rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5},
     }
-    mixed = {**old, "rope_theta": None, "rope_parameters": {"rope_theta": 100.0, "rope_type": None, "type": "linear"}}
+    mixed = {**old, "rope_theta": None, "rope_parameters": {"rope_theta": 100.0, "factor": None}}
     for change in (old, new, mixed):
         rope = changed_reference(change).config.rope
         np.testing.assert_allclose(rope.freqs, 100.0 ** (-np.arange(16) / 16) / 2, rtol=1e-12)
