@@ -13,9 +13,10 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, chain
+from itertools import accumulate
 from typing import Any
 
+import numpy as np
 from gguf.constants import GGMLQuantizationType, GGUFValueType
 
 from dflash_convert.gguf_file import row_bytes
@@ -125,8 +126,20 @@ def _encode_items(item_type: GGUFValueType, items: Sequence[Any]) -> bytes:
         texts = list(map(str.encode, items))  # a vocabulary has 150,000: no Python call for each
     except UnicodeEncodeError:  # bytes that were no UTF-8 in the file they come from
         texts = [s.encode("utf-8", "surrogateescape") for s in items]
-    lengths = map(struct.Struct("<Q").pack, map(len, texts))
-    return b"".join(chain.from_iterable(zip(lengths, texts, strict=True)))
+    lengths = np.fromiter(map(len, texts), dtype="<u8", count=len(texts))
+    return _interleave(lengths, b"".join(texts))
+
+
+def _interleave(lengths: np.ndarray[Any, np.dtype[np.uint64]], joined: bytes) -> bytes:
+    """The strings of `joined`, each behind its length in 8 bytes."""
+    ends = np.cumsum(lengths + 8, dtype=np.int64)
+    starts = np.concatenate(([0], ends[:-1]))  # (strings,): where each length lies
+    is_length = np.zeros(len(joined) + 8 * len(lengths), dtype=bool)
+    is_length[starts[: len(lengths), None] + np.arange(8)] = True
+    out = np.empty(len(is_length), dtype=np.uint8)
+    out[is_length] = lengths.view(np.uint8)
+    out[~is_length] = np.frombuffer(joined, dtype=np.uint8)
+    return out.tobytes()
 
 
 def _encode_value(vtype: GGUFValueType, value: Any) -> bytes:

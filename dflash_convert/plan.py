@@ -199,7 +199,7 @@ def _common_notes(
     checkpoint: Checkpoint, vocab: Sequence[KV], tensors: Sequence[PlannedTensor], outtype: str
 ) -> tuple[Note, ...]:
     notes = [Note("info", text) for text in checkpoint.notes]
-    kinds = next((kv.value for kv in vocab if kv.key == "tokenizer.ggml.token_type"), [])
+    kinds: Sequence[int] = next((kv.value for kv in vocab if kv.key == "tokenizer.ggml.token_type"), [])
     padded = np.flatnonzero(np.asarray(kinds) == UNUSED)
     if padded.size:
         span = f"[PAD{padded[0]}] … [PAD{padded[-1]}]"

@@ -83,6 +83,9 @@ def _write_all(plan: Plan, chunks: Chunks, out: IO[bytes], flush: Callable[[], N
         progress(out.write(bytes(pad(done, plan.alignment) - done)))
 
 
+_sync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
+
+
 @contextmanager
 def _flushing(handle: int) -> Iterator[Callable[[], None]]:
     """Yields a function that sends to the disk what is written so far, unless that is under way already.
@@ -95,7 +98,7 @@ def _flushing(handle: int) -> Iterator[Callable[[], None]]:
     def flush() -> None:
         nonlocal under_way
         if under_way is None or under_way.done():
-            under_way = pool.submit(os.fdatasync, handle)
+            under_way = pool.submit(_sync, handle)
 
     with ThreadPoolExecutor(1) as pool:
         yield flush
