@@ -294,3 +294,19 @@ def test_a_kill_at_any_moment_leaves_no_output_and_the_next_run_cleans_up(out: P
     assert re.fullmatch(r"\.out\.gguf\.\w{8}\.partial", left)
     write(PLAN, chunks, out)
     assert (names(out.parent), out.read_bytes()) == (["out.gguf"], WHOLE)
+
+
+def test_the_disk_is_kept_busy_while_more_is_written(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr("dflash_convert.writer._sync", synced.append)
+    write(PLAN, chunks, out)
+    assert synced
+
+
+def test_an_early_flush_that_fails_is_no_failure(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(handle: int) -> None:
+        raise OSError("not now")
+
+    monkeypatch.setattr("dflash_convert.writer._sync", broken)
+    write(PLAN, chunks, out)
+    assert out.read_bytes() == WHOLE
