@@ -75,6 +75,8 @@ def verdict(report: Report) -> str:
     if failed:
         return f"not verified: {failed} check{'s' if failed > 1 else ''} failed"
     skipped = [level.name for level in report.levels if level.status == SKIP]
+    if report.source is None:
+        return f"no fault found, but nothing was compared with a source (without {', '.join(skipped)})"
     return "verified" + (f" (without {', '.join(skipped)})" if skipped else "")
 
 
