@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import mmap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -22,7 +22,16 @@ import numpy as np
 from dflash_convert.errors import CheckpointError, ConfigError
 from dflash_convert.safetensors_header import DTYPES, SourceTensor, read_header
 
-__all__ = ["DTYPES", "Array", "Checkpoint", "SourceTensor", "open_checkpoint", "read_config", "read_json"]
+__all__ = [
+    "DTYPES",
+    "Array",
+    "Checkpoint",
+    "SourceTensor",
+    "open_checkpoint",
+    "open_tensors",
+    "read_config",
+    "read_json",
+]
 
 BLOCK_BYTES = 8 << 20  # rows are handed out in blocks of about this size
 INDEX = "model.safetensors.index.json"
@@ -88,6 +97,24 @@ def open_checkpoint(root: Path) -> Checkpoint:
     tensors, notes = _loose(root) if index is None else _indexed(root, index)
     maps = {f: _map(f) for f in {t.file for t in tensors.values()}}
     return Checkpoint(root, read_config(root), MappingProxyType(tensors), MappingProxyType(maps), notes)
+
+
+def open_tensors(root: Path, names: Collection[str]) -> Checkpoint:
+    """Like `open_checkpoint`, but only with the shards that hold any of `names`: the others need not be there.
+
+    Raises CheckpointError: none of `names` is in the folder's weights, or its shard is missing or damaged.
+    """
+    index = _find_index(root)
+    places = _weight_map(index) if index else {}
+    shards = sorted({places[name] for name in names if name in places})
+    if index and shards:
+        _check_shards_exist(index, {name: places[name] for name in names if name in places})
+    tensors = _merge(shards) if index else _loose(root)[0]
+    found = {name: tensor for name, tensor in tensors.items() if name in names}
+    if not found:
+        raise CheckpointError(f"{root}: none of {', '.join(sorted(names))} is in its weights")
+    maps = {f: _map(f) for f in {t.file for t in found.values()}}
+    return Checkpoint(root, read_config(root), MappingProxyType(found), MappingProxyType(maps))
 
 
 # -- config.json ---------------------------------------------------------------------------------------------------

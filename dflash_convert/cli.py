@@ -71,6 +71,12 @@ def hf_to_gguf(
     layer_types: Annotated[
         Given, typer.Option(help="Where the config lacks them: S,S,F (sliding, full), or one for all.")
     ] = None,
+    causal: Annotated[
+        Given, typer.Option(help="Where the config lacks it: true or false, whether later positions are hidden.")
+    ] = None,
+    sample_from_anchor: Annotated[
+        Given, typer.Option(help="DSpark, where the config lacks it: true if the anchor's position drafts too.")
+    ] = None,
     pre: Annotated[
         Given, typer.Option(help="llama.cpp's name of the pre-tokenizer, where it is not recognised.")
     ] = None,
@@ -84,7 +90,16 @@ def hf_to_gguf(
     from dflash_convert.conversion import plan_conversion, write_conversion
 
     console = console_of(json, quiet)
-    overrides = views.read_flags(block_size, mask_token_id, target_layer_ids, rope_theta, sliding_window, layer_types)
+    overrides = views.read_flags(
+        block_size=block_size,
+        mask_token_id=mask_token_id,
+        target_layer_ids=target_layer_ids,
+        rope_theta=rope_theta,
+        sliding_window=sliding_window,
+        layer_types=layer_types,
+        is_causal=causal,
+        sample_from_anchor=sample_from_anchor,
+    )
     job = plan_conversion(
         draft,
         target,

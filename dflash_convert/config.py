@@ -41,6 +41,9 @@ class ModelConfig:
     rope_attn_factor: float | None = None
     rope_beta_fast: float | None = None
     rope_beta_slow: float | None = None
+    rope_mscale: float | None = None
+    rope_mscale_all_dim: float | None = None
+    rope_truncate: bool | None = None
     partial_rotary_factor: float | None = None
     file_type: int | None = None  # settled by the plan
     where: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -68,19 +71,61 @@ class DraftConfig(ModelConfig):
     use_swa: bool | None = None
     layer_types: tuple[str, ...] | None = None
     is_causal: bool | None = None
+    sliding_window_non_causal: bool | None = None
     rope_is_neox_style: bool | None = None
     attention_value_scale: float | None = None
     attention_sink_bias: bool | None = None
+    attention_scale: float | None = None
+    tie_word_embeddings: bool | None = None
     output_multiplier: float | None = None
     final_logit_softcapping: float | None = None
     embedding_scale: float | None = None
+    conv_kernel_size: int | None = None
+    conv_group_size: int | None = None
+    selector_rank: int | None = None
+    selector_top_k: int | None = None
+    selector_vocab_size: int | None = None
+    markov_rank: int | None = None
+    markov_head_type: str | None = None
+    sample_from_anchor: bool | None = None
+    enable_confidence_head: bool | None = None
+    confidence_head_with_markov: bool | None = None
+    draft_vocab_size: int | None = None
+    speculators_model_type: str | None = None
     sliding_layers: tuple[bool, ...] = ()
+    confidence_size: int | None = None  # width of what the confidence head reads; None without one: by the weights
     mrope_sections: tuple[int, ...] | None = None  # settled by the plan, with the target
 
     @property
     def feature_size(self) -> int:
         """Width of the concatenated taps: the input width of fc."""
         return len(self.target_layer_ids) * (self.target_hidden_size or self.hidden_size)
+
+    @property
+    def draft_vocab_rows(self) -> int:
+        """Rows of the draft's own head."""
+        return self.draft_vocab_size or self.vocab_size
+
+    @property
+    def conv_sides(self) -> int:
+        """A dynamic convolution stands before and behind its sub-layer."""
+        return 2
+
+    @property
+    def conv_proj_size(self) -> int:
+        """Coefficients that a dynamic convolution projects from a position: for both sides, each tap, each group."""
+        return self.conv_sides * (self.conv_kernel_size or 0) * (self.hidden_size // (self.conv_group_size or 1))
+
+    @property
+    def single(self) -> int:
+        """The size of what there is one of."""
+        return 1
+
+    @property
+    def is_speculators(self) -> bool:
+        """Whether vllm-project/speculators wrote the config: its default for the anchor is its own."""
+        taps = self.where.get("target_layer_ids", "")
+        return self.speculators_model_type is not None or taps == "aux_hidden_state_layer_ids"
 
     @property
     def interleaved_rope(self) -> bool:
@@ -98,6 +143,7 @@ class TargetConfig:
     vocab_size: int | None
     rope_theta: float | None
     uses_mrope: bool
+    tie_word_embeddings: bool
     special_ids: Mapping[str, tuple[int, ...]]  # "eos" → its ids
 
 
@@ -109,21 +155,35 @@ def read_draft_config(
     shapes: Shapes,
     overrides: Mapping[str, Any],
     hints: Mapping[str, str] | None = None,
+    fields: Sequence[Field] = DRAFT_FIELDS,
 ) -> DraftConfig:
-    """config.json of a draft → its values.
+    """config.json of a draft → its values. fields: the table of its family.
 
     overrides: field name → value given by flag, which wins. hints: field name → what else is known of a missing one.
 
     Raises ConfigError: a value missing, of the wrong kind, or two places that disagree. UsageError: an override of
     nothing that is known.
     """
-    names = [f.name for f in DRAFT_FIELDS]
+    names = [f.name for f in fields]
     if unknown := [n for n in overrides if n not in names]:
         near = difflib.get_close_matches(unknown[0], names, n=1)
         raise UsageError(f"{unknown[0]} is no value of a draft", hint=f"is {near[0]} meant?" if near else None)
-    values, where = _resolve(DRAFT_FIELDS, config, shapes, overrides, hints or {})
+    values, where = _resolve(fields, config, shapes, overrides, hints or {})
     values["sliding_layers"], where["sliding_layers"] = sliding_layers(values, where)
+    for name, by_weights in (("markov_rank", markov_rank(shapes)), ("confidence_size", confidence_size(shapes))):
+        if by_weights is not None and not values.get(name):
+            values[name], where[name] = by_weights, "the weights"
     return DraftConfig(**values, where=where)
+
+
+def markov_rank(shapes: Shapes) -> int | None:
+    found = shapes.get("markov_head.markov_w1.weight")
+    return found[-1] if found else None
+
+
+def confidence_size(shapes: Shapes) -> int | None:
+    found = shapes.get("confidence_head.proj.weight") or shapes.get("confidence_proj.weight")
+    return found[-1] if found else None
 
 
 def read_model_config(config: Mapping[str, Any], shapes: Shapes) -> ModelConfig:
@@ -145,6 +205,7 @@ def read_target_config(config: Mapping[str, Any], name: str) -> TargetConfig:
         num_hidden_layers=inner.get("num_hidden_layers"),
         vocab_size=inner.get("vocab_size"),
         rope_theta=next((r["rope_theta"] for r in ropes if r.get("rope_theta")), inner.get("rope_theta")),
+        tie_word_embeddings=bool(inner.get("tie_word_embeddings")),
         uses_mrope=any("mrope_section" in r for r in ropes),
         special_ids={word: tuple(i for i in found if isinstance(i, int)) for word, found in lists.items()},
     )
@@ -161,14 +222,15 @@ def architecture(config: Mapping[str, Any]) -> str:
     return str(found[0]) if isinstance(found, list) and found else ""
 
 
-def unread_keys(config: Mapping[str, Any]) -> dict[str, Any]:
+def unread_keys(config: Mapping[str, Any], fields: Sequence[Field] = DRAFT_FIELDS) -> dict[str, Any]:
     """Keys that nothing here reads, inside the groups where every key matters: dotted path → value."""
-    read = {path for f in DRAFT_FIELDS for path, _ in _places(f)}
+    read = {path for f in fields for path, _ in _places(f)}
     there = {
         f"{group}.{key}": value
         for group in GROUPS
-        for key, value in _mapping(config, group).items()
-        if key not in HARMLESS
+        if isinstance(found := _get(config, group), Mapping)
+        for key, value in found.items()
+        if key not in HARMLESS and not isinstance(value, Mapping)
     }
     return {path: value for path, value in there.items() if path not in read and value is not None}
 

@@ -21,12 +21,16 @@ from dflash_convert.errors import UsageError
 from dflash_convert.families import Family
 from dflash_convert.gguf_file import KV
 from dflash_convert.layout import Note, Plan
+from dflash_convert.mask_embedding import MaskEmbedding, read_mask_embedding
 from dflash_convert.match import bare, classify
 from dflash_convert.metadata import general_rows
 from dflash_convert.pipeline import working_ahead
 from dflash_convert.plan import choose_outtype, plan_draft, plan_target, weights_in
 from dflash_convert.stream import block_bytes, row_blocks
+from dflash_convert.tables import Beside
+from dflash_convert.target_tables import TargetTables
 from dflash_convert.targets import Target
+from dflash_convert.transforms import DRAFT, TARGET, Material, layouts_of, unpacked
 from dflash_convert.vocab import read_tokenizer, tokens_named_mask, vocab_rows
 from dflash_convert.writer import check_output, write
 
@@ -35,12 +39,11 @@ READERS = 2  # threads that read and check ahead of the writing; a disk needs no
 
 @dataclass(frozen=True)
 class Conversion:
-    """A planned conversion: what will be written where, and the checkpoint its bytes come from."""
+    """A planned conversion: what will be written where, and what its bytes are made from."""
 
     plan: Plan
     path: Path
-    checkpoint: Checkpoint
-    head_dim: int
+    material: Material
     family: str
 
 
@@ -84,11 +87,12 @@ def plan_conversion(
     if out is not None:
         check_output(Path(out), force=force)
     source = _draft_source(str(draft), progress)
-    checkpoint = open_checkpoint(source.root)
+    stored = open_checkpoint(source.root)
+    checkpoint = unpacked(stored)
     kind, outtype = classify(checkpoint), choose_outtype(checkpoint, outtype)
-    request = Request(source, checkpoint, outtype, dict(overrides or {}), pre)
+    request = Request(source, checkpoint, stored, outtype, dict(overrides or {}), pre, progress)
     if isinstance(kind, Family):
-        donor = _donor(request, target, progress)
+        donor = _donor(request, target)
         job, folders = _plan_draft(request, kind, donor), [source.root, donor.root]
     else:
         job, folders = _plan_target(request, kind, target), [source.root]
@@ -99,8 +103,8 @@ def plan_conversion(
 
 def write_conversion(job: Conversion, *, force: bool = False, progress: hub.Progress = hub.silent) -> Path:
     """Write a planned conversion."""
-    blocks = {t.name: row_blocks(job.checkpoint, t, job.head_dim) for t in job.plan.tensors}
-    work = partial(block_bytes, job.checkpoint, job.head_dim)
+    blocks = {t.name: row_blocks(job.material, t) for t in job.plan.tensors}
+    work = partial(block_bytes, job.material)
     with (
         working_ahead(blocks, work, READERS) as chunks,
         progress(job.plan.file_size, job.path.name) as advance,
@@ -113,13 +117,18 @@ def write_conversion(job: Conversion, *, force: bool = False, progress: hub.Prog
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for, with the checkpoint opened and the outtype settled."""
+    """What was asked for, with the checkpoint opened and the outtype settled.
+
+    checkpoint: its tensors as the mapping sees them; stored: as they lie, packed weights in several parts.
+    """
 
     source: hub.Source
     checkpoint: Checkpoint
+    stored: Checkpoint
     outtype: str
     overrides: Mapping[str, Any]
     pre: str | None
+    progress: hub.Progress
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -146,14 +155,14 @@ def _draft_source(ref: str, progress: hub.Progress) -> hub.Source:
     return source
 
 
-def _donor(request: Request, target: str | Path | None, progress: hub.Progress) -> hub.Source:
+def _donor(request: Request, target: str | Path | None) -> hub.Source:
     """The target's small files."""
     if target is None:
         raise UsageError(
             f"{name_of(request.source)} is a draft: it has no tokenizer of its own and needs its target's",
             hint="pass --target with the target's Hub id or folder (only its small files are needed, no weights)",
         )
-    donor = hub.resolve(str(target), what="target", progress=progress)
+    donor = hub.resolve(str(target), what="target", progress=request.progress)
     if donor.is_gguf:
         raise UsageError(
             f"{donor.root.name}: a target GGUF as the source of the vocabulary is not supported yet",
@@ -167,14 +176,38 @@ def _plan_draft(request: Request, family: Family, donor: hub.Source) -> Conversi
     facts = read_target_config(read_config(donor.root), name_of(donor))
     masks = ", ".join(f"{token} (id {number})" for token, number in tokens_named_mask(files).items())
     hints = {"mask_token_id": f"the target's tokenizer has {masks}"} if masks else {}
-    config = read_draft_config(request.checkpoint.config, request.shapes, request.overrides, hints)
+    config = read_draft_config(request.checkpoint.config, request.shapes, request.overrides, hints, family.fields)
     vocab = partial(vocab_rows, files, pre=request.pre)
-    plan = plan_draft(request.checkpoint, family, config, facts, request.general(family.arch), vocab, request.outtype)
+    tables = TargetTables(donor, facts.tie_word_embeddings, request.progress)
+    beside = Beside(tables.find, _mask_embedding(request.source.root))
+    plan = plan_draft(
+        request.checkpoint, family, config, facts, request.general(family.arch), vocab, request.outtype, beside
+    )
     notes = [Note("info", text) for text in (*request.source.notes, *donor.notes)]
     path = Path(f"{family.prefix}-{name_of(donor)}-{request.outtype.upper()}.gguf")
-    return Conversion(
-        replace(plan, notes=(*notes, *plan.notes)), path, request.checkpoint, config.head_dim, family.name
-    )
+    mask = (config.mask_token_id, beside.mask) if beside.mask else None
+    material = _material(request, config.head_dim, plan, tables, mask)
+    return Conversion(replace(plan, notes=(*notes, *plan.notes)), path, material, family.name)
+
+
+def _mask_embedding(root: Path) -> MaskEmbedding | None:
+    """The mask token's own embedding, where a draft keeps one beside its weights."""
+    path = root / "mask_embedding.pt"
+    return read_mask_embedding(path) if path.is_file() else None
+
+
+def _material(
+    request: Request,
+    head_dim: int,
+    plan: Plan,
+    tables: TargetTables | None = None,
+    mask: tuple[int, MaskEmbedding] | None = None,
+) -> Material:
+    """What the planned tensors are made from; the target's weights only if any is."""
+    origins = {DRAFT: request.stored}
+    if tables and any(t.origin == TARGET for t in plan.tensors):
+        origins[TARGET] = tables.checkpoint
+    return Material(origins, head_dim, mask, layouts_of(request.stored))
 
 
 def _plan_target(request: Request, kind: Target, target: str | Path | None) -> Conversion:
@@ -191,7 +224,7 @@ def _plan_target(request: Request, kind: Target, target: str | Path | None) -> C
     plan = plan_target(request.checkpoint, kind, config, request.general(kind.arch), vocab, request.outtype)
     plan = replace(plan, notes=(*(Note("info", text) for text in request.source.notes), *plan.notes))
     path = Path(f"{name}-{request.outtype.upper()}.gguf")
-    return Conversion(plan, path, request.checkpoint, config.head_dim, kind.name)
+    return Conversion(plan, path, _material(request, config.head_dim, plan), kind.name)
 
 
 def name_of(source: hub.Source) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -32,7 +32,8 @@ class PlannedTensor:
     """One tensor of the output.
 
     shape: as numpy sees it, slowest axis first (the reverse of ggml's ne). source: the tensors it is made from, for
-    people. transform: the named function that makes it from them, "" for none.
+    people. transform: the named function that makes it from them, "" for none. origin: whose checkpoint it is read
+    from, "" for the one that is converted. constant: its bytes, where they are computed and not read.
     """
 
     name: str
@@ -40,6 +41,8 @@ class PlannedTensor:
     type: GGMLQuantizationType
     source: str
     transform: str = ""
+    origin: str = ""
+    constant: bytes | None = field(default=None, repr=False)
 
     @property
     def row_length(self) -> int:

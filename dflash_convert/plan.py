@@ -1,13 +1,16 @@
 """Checkpoint + config + schema + outtype → `Plan`: every decision, before a byte is written.
 
 Values are checked first (checks.py), then each tensor finds its row (match.py), then keys and tensors are laid out;
-each key says where its value came from. No tensor data is read here, so planning a 60 GB model takes milliseconds.
+each key says where its value came from. Of the data only tables of ids and biases are read, so planning a 60 GB model
+takes milliseconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -16,21 +19,21 @@ from gguf.constants import GGML_QUANT_SIZES, GGUFValueType
 from gguf.constants import GGMLQuantizationType as G
 
 from dflash_convert.checkpoint import Checkpoint, SourceTensor
-from dflash_convert.checks import check_draft, check_head, check_model, check_sinks, check_tables, pair_values
-from dflash_convert.config import DraftConfig, ModelConfig, TargetConfig, text_config, unread_keys
+from dflash_convert.checks import absolute_ids, check_draft, check_head, check_sinks, check_tables, check_target
+from dflash_convert.config import DraftConfig, ModelConfig, TargetConfig, text_config
 from dflash_convert.errors import UsageError
 from dflash_convert.families import Family
 from dflash_convert.gguf_file import KV
-from dflash_convert.layout import Note, Plan, PlannedTensor
-from dflash_convert.match import bare, match
-from dflash_convert.schema import KeyRow, TensorRow, target_layers
+from dflash_convert.layout import Plan, PlannedTensor
+from dflash_convert.match import Matched, bare, match
+from dflash_convert.notes import common_notes, draft_notes
+from dflash_convert.schema import COMPUTED, ComputedRow, KeyRow, TensorRow
+from dflash_convert.tables import ALONE, Beside, with_tables
 from dflash_convert.targets import Target
-from dflash_convert.vocab import UNUSED
+from dflash_convert.transforms import ABSOLUTE_IDS, COMPUTED_FROM, DEINTERLEAVE, DEQUANTIZE, PAD_COLUMNS
 
 Vocab = Callable[[int], Sequence[KV]]  # rows of the embedding table → the `tokenizer.*` keys
 Config = TypeVar("Config", bound=ModelConfig)
-
-DEINTERLEAVE = "even rotary dimensions first"  # transform: interleaved rope → llama.cpp's (NeoX) order, per head
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ def choose_outtype(checkpoint: Checkpoint, outtype: str) -> str:
         if outtype not in OUTTYPES:
             raise UsageError(f"--outtype {outtype} is not known", hint=f"choose from {', '.join(OUTTYPES)}, auto")
         return outtype
-    stored = [t.dtype for t in checkpoint.tensors.values() if len(t.shape) >= 2]
+    stored = [t.dtype for t in checkpoint.tensors.values() if len(t.shape) >= 2 and t.dtype in AUTO]
     return AUTO.get(stored[0] if stored else "", "bf16")
 
 
@@ -70,22 +73,27 @@ def plan_draft(
     general: Sequence[KV],
     vocab: Vocab,
     outtype: str,
+    beside: Beside = ALONE,
 ) -> Plan:
-    """The output file of a draft. `general` are the rows of metadata.py; `vocab` gives those of vocab.py."""
+    """The output file of a draft.
+
+    general: the rows of metadata.py. vocab: gives those of vocab.py. beside: what else the draft's weights need.
+    """
     check_draft(config, target, shape_of_fc(checkpoint))
     config = settle(config, file_type=OUTTYPES[outtype].file_type, mrope_sections=_mrope_sections(config, target))
-    matched = match(checkpoint, family.tensors, family.ignored, config)
-    check_tables(matched)
+    matched, left_out = match(checkpoint, family.tensors, family.ignored, config)
+    check_tables(matched, config)
     check_sinks(matched, config)
+    config = settle(config, embedding_scale=_embedding_scale(config, target, matched))
     tokenizer = vocab(config.vocab_size)
     mask = KV(
         "tokenizer.ggml.mask_token_id", GGUFValueType.UINT32, config.mask_token_id, None, config.where["mask_token_id"]
     )
     kv = merge_keys(general, key_rows(family.keys, family.arch, config), QUANTIZATION_VERSION, tokenizer, [mask])
-    tensors = tuple(_planned(t, row, name, config, outtype) for t, row, name in matched)
+    tensors = _draft_tensors(checkpoint, matched, config, outtype, beside)
     notes = (
-        *draft_notes(checkpoint.config, config, target, tokenizer),
-        *_common_notes(checkpoint, tokenizer, tensors, outtype),
+        *draft_notes(checkpoint.config, config, target, tokenizer, family.fields),
+        *common_notes(checkpoint, tokenizer, tensors, outtype, left_out),
     )
     return Plan(kv, tensors, notes)
 
@@ -94,25 +102,30 @@ def plan_target(
     checkpoint: Checkpoint, target: Target, config: ModelConfig, general: Sequence[KV], vocab: Vocab, outtype: str
 ) -> Plan:
     """The output file of a target model converted by itself."""
-    check_model(config)
+    check_target(config)
     config = settle(config, file_type=OUTTYPES[outtype].file_type)
-    matched = match(checkpoint, target.tensors, target.ignored, config)
+    matched, left_out = match(checkpoint, target.tensors, target.ignored, config)
     check_head(matched, text_config(checkpoint.config))
     tokenizer = vocab(config.vocab_size)
     kv = merge_keys(general, key_rows(target.keys, target.arch, config), QUANTIZATION_VERSION, tokenizer)
     tensors = tuple(_planned(t, row, name, config, outtype) for t, row, name in matched)
-    return Plan(kv, tensors, _common_notes(checkpoint, tokenizer, tensors, outtype))
+    return Plan(kv, tensors, common_notes(checkpoint, tokenizer, tensors, outtype, left_out))
 
 
 # ── keys ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
+ORIGINS: Mapping[str, str] = MappingProxyType({
+    "file_type": "--outtype",
+    "mrope_sections": "the target uses M-RoPE",
+    "embedding_scale": "the target scales its embeddings by sqrt(hidden_size)",
+})  # fmt: skip
 QUANTIZATION_VERSION = (KV("general.quantization_version", GGUFValueType.UINT32, 2, source="constant"),)
 
 
 def settle(config: Config, **values: Any) -> Config:
     """The config with values that planning settled; they are said to come from the command or the target."""
-    origin = {"file_type": "--outtype", "mrope_sections": "the target uses M-RoPE"}
-    return replace(config, **values, where={**config.where, **{k: origin[k] for k in values}})
+    new = {k: v for k, v in values.items() if v != getattr(config, k)}
+    return replace(config, **new, where={**config.where, **{k: ORIGINS[k] for k in new}})
 
 
 def key_rows(rows: Sequence[KeyRow], arch: str, config: ModelConfig) -> list[KV]:
@@ -140,7 +153,43 @@ def _mrope_sections(config: DraftConfig, target: TargetConfig) -> tuple[int, ...
     return (config.head_dim // 2, 0, 0, 0) if target.uses_mrope else None
 
 
+def _embedding_scale(config: DraftConfig, target: TargetConfig, matched: Sequence[Matched]) -> float | None:
+    """Gemma's embedding module scales what it returns, and a draft without a table of its own was trained on that.
+
+    llama.cpp looks rows up in the target's table and scales them only if the draft says so.
+    """
+    own = any(name == "token_embd.weight" for _, _, name in matched)
+    if config.embedding_scale is None and target.architecture.startswith("Gemma") and not own:
+        return math.sqrt(config.hidden_size)
+    return config.embedding_scale
+
+
 # ── tensors ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _draft_tensors(
+    checkpoint: Checkpoint, matched: Sequence[Matched], config: DraftConfig, outtype: str, beside: Beside
+) -> tuple[PlannedTensor, ...]:
+    """Computed tensors first, then tables that are written out for the draft, then its own as they lie; d2t is last."""
+    computed = [_computed(row, values) for row in COMPUTED if (values := row.values(config)) is not None]
+    own = [_planned(t, row, name, config, outtype) for t, row, name in matched if row.role != "d2t"]
+    ids = [_d2t(checkpoint, t, config) for t, row, _ in matched if row.role == "d2t"]
+    return (*computed, *with_tables(own, config, beside, partial(_stored_type, outtype=outtype)), *ids)
+
+
+def _computed(row: ComputedRow, values: Sequence[float]) -> PlannedTensor:
+    data = np.array(values, dtype="<f4")
+    return PlannedTensor(row.name, data.shape, G.F32, row.source, COMPUTED_FROM, constant=data.tobytes())
+
+
+def _d2t(checkpoint: Checkpoint, tensor: SourceTensor, config: DraftConfig) -> PlannedTensor:
+    """The reduced vocabulary as llama.cpp wants it: the token of each row, not the offset to it."""
+    by_name = {bare(name): name for name in checkpoint.tensors}
+    inverse = next((by_name[n] for n in ("t2d", "target_id_to_draft_id") if n in by_name), None)
+    allowed = checkpoint.rows(inverse).reshape(-1).tolist() if inverse == by_name.get("t2d") and inverse else None
+    offsets = checkpoint.rows(tensor.name).reshape(-1).tolist()
+    ids = np.array(absolute_ids(offsets, bare(tensor.name), config.vocab_size, allowed), dtype="<i8")
+    return PlannedTensor("d2t", ids.shape, G.I64, tensor.name, ABSOLUTE_IDS, constant=ids.tobytes())
 
 
 def shape_of_fc(checkpoint: Checkpoint) -> tuple[int, ...]:
@@ -148,9 +197,26 @@ def shape_of_fc(checkpoint: Checkpoint) -> tuple[int, ...]:
 
 
 def _planned(tensor: SourceTensor, row: TensorRow, name: str, config: ModelConfig, outtype: str) -> PlannedTensor:
-    interleaved = isinstance(config, DraftConfig) and config.interleaved_rope
-    transform = DEINTERLEAVE if row.rotary and interleaved else ""
-    return PlannedTensor(name, tensor.shape, _stored_type(tensor.shape, outtype), tensor.name, transform)
+    if tensor.dtype == "NVFP4":
+        return PlannedTensor(name, tensor.shape, _unpacked_type(tensor.shape, outtype), tensor.name, DEQUANTIZE)
+    stored = G[row.stored] if row.stored else _stored_type(tensor.shape, outtype)
+    planned = PlannedTensor(name, tensor.shape, stored, tensor.name)
+    return _transformed(planned, row, config) if isinstance(config, DraftConfig) else planned
+
+
+def _transformed(planned: PlannedTensor, row: TensorRow, config: DraftConfig) -> PlannedTensor:
+    """What llama.cpp expects another way than the checkpoint has it."""
+    if row.rotary and config.interleaved_rope:
+        return replace(planned, transform=DEINTERLEAVE)
+    if planned.name == "conf_proj.weight" and planned.row_length == config.hidden_size:
+        return replace(planned, shape=(1, planned.row_length + (config.markov_rank or 0)), transform=PAD_COLUMNS)
+    return planned
+
+
+def _unpacked_type(shape: tuple[int, ...], outtype: str) -> G:
+    """NVFP4's values, products of a 4-bit number, an 8-bit and a float32 scale, are kept whole but in a block type."""
+    stored = _stored_type(shape, outtype)
+    return G.F32 if stored in (G.F16, G.BF16) else stored
 
 
 def _stored_type(shape: tuple[int, ...], outtype: str) -> G:
@@ -159,57 +225,6 @@ def _stored_type(shape: tuple[int, ...], outtype: str) -> G:
         return G.F32
     wanted = OUTTYPES[outtype].type
     return wanted if shape[-1] % GGML_QUANT_SIZES[wanted][0] == 0 else G.F16
-
-
-# ── notes ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def draft_notes(
-    raw: Mapping[str, Any], config: DraftConfig, target: TargetConfig, vocab: Sequence[KV]
-) -> Iterator[Note]:
-    """What a user should know of a draft that is otherwise fine. raw: its config.json."""
-    ids = list(config.target_layer_ids)
-    yield Note("info", f"taps: HF ids {ids} → target_layers {target_layers(config)}")
-    if ids != sorted(ids):
-        yield Note("warning", f"the taps are not in ascending order: {ids}; their order is kept, fc depends on it")
-    if target.num_hidden_layers and max(ids) == target.num_hidden_layers - 1:
-        yield Note("info", f"the last layer of the target ({max(ids)}) is tapped; older engines refuse that")
-    for word in _same_as_mask(config.mask_token_id, target, vocab):
-        yield Note("warning", f"the mask token {config.mask_token_id} is also the target's {word} token")
-    for path, value in unread_keys(raw).items():
-        yield Note("warning", f"{path} = {value!r} is not known and was not used; the draft may need it")
-    for what, _, key, theirs in pair_values(config, target):
-        if theirs is None:
-            yield Note("warning", f"the target's config has no {key}: the {what} could not be compared")
-    if target.rope_theta and target.rope_theta != config.rope_theta:
-        yield Note("info", f"the draft's rope_theta is {config.rope_theta:g}, the target's {target.rope_theta:g}")
-    if config.is_causal is None:
-        yield Note("info", "no causal flag in config.json: llama.cpp runs the block bidirectionally")
-
-
-def _same_as_mask(mask: int, target: TargetConfig, vocab: Sequence[KV]) -> list[str]:
-    """Which of EOS, BOS and PAD the mask token also is, by the target's config or its tokenizer."""
-    keys = {kv.key: kv.value for kv in vocab}
-    words = {"eos": "eos", "bos": "bos", "pad": "padding"}
-    ids = {w: {*target.special_ids.get(w, ()), keys.get(f"tokenizer.ggml.{k}_token_id")} for w, k in words.items()}
-    return [word.upper() for word, found in ids.items() if mask in found]
-
-
-def _common_notes(
-    checkpoint: Checkpoint, vocab: Sequence[KV], tensors: Sequence[PlannedTensor], outtype: str
-) -> tuple[Note, ...]:
-    notes = [Note("info", text) for text in checkpoint.notes]
-    kinds: Sequence[int] = next((kv.value for kv in vocab if kv.key == "tokenizer.ggml.token_type"), [])
-    padded = np.flatnonzero(np.asarray(kinds) == UNUSED)
-    if padded.size:
-        span = f"[PAD{padded[0]}] … [PAD{padded[-1]}]"
-        notes.append(Note("info", f"{padded.size} rows of the embedding table have no token: {span}"))
-    fallbacks = [t.name for t in tensors if t.type == G.F16 and outtype == "q8_0"]
-    if fallbacks:
-        notes.append(
-            Note("warning", f"{len(fallbacks)} tensor(s) stay F16, their rows do not divide by 32: {fallbacks[0]}, …")
-        )
-    return tuple(notes)
 
 
 def weights_in(checkpoint: Checkpoint) -> int:

@@ -1,4 +1,4 @@
-"""One planned tensor → its bytes, block by block, out of the mapped checkpoint.
+"""One planned tensor → its bytes, block by block, out of the mapped checkpoints.
 
 Out: buffers in file order, none larger than a block of rows, whatever the tensor's size. Promised: the stored type is
 copied bit for bit; rows are reordered only where the plan says so; a NaN, an Inf or a value that the output type cannot
@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from gguf.constants import GGMLQuantizationType as G
 
-from dflash_convert.checkpoint import DTYPES, Array, Checkpoint, SourceTensor
+from dflash_convert.checkpoint import DTYPES, Array, SourceTensor
 from dflash_convert.errors import CheckpointError
 from dflash_convert.layout import PlannedTensor
-from dflash_convert.plan import DEINTERLEAVE
+from dflash_convert.transforms import DEINTERLEAVE, TRANSFORMS, Material
 
 STORED: Mapping[G, np.dtype[Any]] = MappingProxyType({
     G.F32: DTYPES["F32"], G.F16: DTYPES["F16"], G.BF16: DTYPES["BF16"],
@@ -40,20 +40,23 @@ class RowBlock:
     stop: int
 
 
-def row_blocks(checkpoint: Checkpoint, tensor: PlannedTensor, head_dim: int) -> list[RowBlock]:
+def row_blocks(material: Material, tensor: PlannedTensor) -> list[RowBlock]:
     """A planned tensor as blocks, none cutting through a head whose rows are to be reordered."""
-    multiple = head_dim if tensor.transform == DEINTERLEAVE and len(tensor.shape) > 1 else 1
-    return [RowBlock(tensor, start, stop) for start, stop in checkpoint.spans(tensor.source, multiple=multiple)]
+    if tensor.constant is not None:
+        return [RowBlock(tensor, 0, tensor.n_rows)]
+    multiple = material.head_dim if tensor.transform == DEINTERLEAVE and len(tensor.shape) > 1 else 1
+    return [RowBlock(tensor, start, stop) for start, stop in material.spans(tensor, multiple)]
 
 
-def block_bytes(checkpoint: Checkpoint, head_dim: int, block: RowBlock) -> memoryview:
+def block_bytes(material: Material, block: RowBlock) -> memoryview:
     """The bytes of one block. Raises CheckpointError for NaN, Inf or an overflow."""
-    source = checkpoint.tensors[block.tensor.source]
-    rows = checkpoint.take(source.name, block.start, block.stop)
+    tensor = block.tensor
+    if tensor.constant is not None:
+        return memoryview(tensor.constant)
+    source = material.of(tensor).tensors[tensor.source]
+    rows = TRANSFORMS[tensor.transform](material, tensor, block.start, block.stop)
     check_finite(rows, source, block.start)
-    if block.tensor.transform == DEINTERLEAVE:
-        rows = deinterleave(rows, head_dim)
-    return encode(rows, source, block.tensor.type, block.start)
+    return encode(rows, source, tensor.type, block.start)
 
 
 def check_finite(rows: Array, source: SourceTensor, first: int) -> None:
@@ -69,17 +72,6 @@ def check_finite(rows: Array, source: SourceTensor, first: int) -> None:
             f"{source.name} has {value} at {index}: the weights are damaged",
             hint="download the checkpoint again; if it is published like this, tell its author",
         )
-
-
-def deinterleave(rows: Array, head_dim: int) -> Array:
-    """Interleaved rotary pairs (0,1)(2,3)… → llama.cpp's halves: per head the even dimensions first, then the odd.
-
-    rows: (heads · head_dim, row length), or (1, head_dim) for a norm.
-    """
-    if rows.shape[0] == 1:
-        return rows.reshape(-1, head_dim // 2, 2).swapaxes(1, 2).reshape(rows.shape)  # (1, pair, even/odd)
-    pairs = rows.reshape(-1, head_dim // 2, 2, rows.shape[1])  # (head, pair, even/odd, row length)
-    return pairs.swapaxes(1, 2).reshape(rows.shape)
 
 
 def encode(rows: Array, source: SourceTensor, wanted: G, first: int) -> memoryview:

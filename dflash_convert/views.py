@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gguf.constants import GGUFValueType
@@ -12,7 +13,7 @@ from gguf.constants import GGUFValueType
 from dflash_convert import hub
 from dflash_convert.console import Column, Console
 from dflash_convert.errors import UsageError
-from dflash_convert.fields import FULL, SLIDING
+from dflash_convert.fields import FLAGS, FULL, SLIDING
 from dflash_convert.gguf_file import KV
 from dflash_convert.layout import Plan
 
@@ -26,33 +27,17 @@ LAYER_WORDS = {"S": SLIDING, "F": FULL}
 # ── flags → values ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def read_flags(
-    block_size: str | None,
-    mask_token_id: str | None,
-    target_layer_ids: str | None,
-    rope_theta: str | None,
-    sliding_window: str | None,
-    layer_types: str | None,
-) -> dict[str, Any]:
+def read_flags(**given: str | None) -> dict[str, Any]:
     """The flags that supply what a config lacks: field → value. Raises UsageError for text that cannot be read."""
-    given = {
-        "block_size": (block_size, int),
-        "mask_token_id": (mask_token_id, int),
-        "target_layer_ids": (target_layer_ids, _numbers),
-        "rope_theta": (rope_theta, float),
-        "sliding_window": (sliding_window, int),
-        "layer_types": (layer_types, _layer_types),
-    }
-    return {name: _read(name, text, read) for name, (text, read) in given.items() if text is not None}
+    return {name: _read(name, text) for name, text in given.items() if text is not None}
 
 
-def _read(name: str, text: str, read: Any) -> Any:
+def _read(name: str, text: str) -> Any:
+    flag = FLAG_OF[name]
     try:
-        return read(text)
+        return READERS[name](text)
     except ValueError:
-        example = {"target_layer_ids": "1,9,17", "layer_types": "S,S,F", "rope_theta": "1000000"}.get(name, "16")
-        flag = "--" + name.replace("_", "-")
-        raise UsageError(f"{flag} {text!r} cannot be read", hint=f"for example: {flag} {example}") from None
+        raise UsageError(f"{flag} {text!r} cannot be read", hint=f"for example: {flag} {EXAMPLES[name]}") from None
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -64,6 +49,24 @@ def _layer_types(text: str) -> tuple[str, ...]:
     if not set(words) <= set(LAYER_WORDS):
         raise ValueError(text)
     return tuple(LAYER_WORDS[w] for w in words)
+
+
+def _truth(text: str) -> bool:
+    word = text.strip().lower()
+    if word not in ("true", "false"):
+        raise ValueError(text)
+    return word == "true"
+
+
+READERS: Mapping[str, Callable[[str], Any]] = MappingProxyType({
+    "block_size": int, "mask_token_id": int, "target_layer_ids": _numbers, "rope_theta": float,
+    "sliding_window": int, "layer_types": _layer_types, "is_causal": _truth, "sample_from_anchor": _truth,
+})  # fmt: skip
+EXAMPLES: Mapping[str, str] = MappingProxyType({
+    "block_size": "16", "mask_token_id": "151669", "target_layer_ids": "1,9,17", "rope_theta": "1000000",
+    "sliding_window": "2048", "layer_types": "S,S,F", "is_causal": "false", "sample_from_anchor": "true",
+})  # fmt: skip
+FLAG_OF: Mapping[str, str] = MappingProxyType({field: flag for flag, field in FLAGS.items()})
 
 
 @dataclass(frozen=True)

@@ -15,46 +15,24 @@ from typing import Any
 import gguf.quants
 import ml_dtypes  # noqa: F401  numpy knows bfloat16 once this is imported
 import numpy as np
-from gguf.constants import GGMLQuantizationType, GGUFValueType
+from handmade_gguf import LAYER_NAMES, draft_names, without_none, write_gguf
 from safetensors.numpy import load_file
 
-from dflash_convert.gguf_file import KV, GGUFFile, open_gguf
-from dflash_convert.layout import Plan, PlannedTensor
+from dflash_convert.gguf_file import GGUFFile
 from dflash_convert.runtime.accept import Run, propose
 from dflash_convert.runtime.draft import DFlashDraft, load_draft
 from dflash_convert.runtime.interface import Drafter, Target
 from dflash_convert.runtime.ops import Array
 from dflash_convert.runtime.reference import DFlashReference, load_reference
 from dflash_convert.runtime.target import load_target_checkpoint
-from dflash_convert.writer import write
 
 DATA = Path(__file__).parent / "data"
 PAIR, ENGINE = DATA / "tiny-pair", DATA / "engine"
 VARIANTS = ("dflash", "all-full", "yarn", "partial-rotary", "causal", "sinks-value-scale", "interleaved-rope")
+DSPARK = ("dspark-bonus-anchor", "dspark-from-anchor", "dspark-draft-vocab")
+EVERY = (*VARIANTS, "dflash2", *DSPARK)
 N_HEAD, N_HEAD_KV, HEAD_DIM = 4, 2, 64
 
-V = GGUFValueType
-VALUE_TYPES = {bool: V.BOOL, int: V.UINT32, float: V.FLOAT32, str: V.STRING}
-ITEM_TYPES = {bool: V.BOOL, int: V.INT32}
-DRAFT_NAMES = {
-    "fc.weight": "fc.weight",
-    "enc.output_norm.weight": "hidden_norm.weight",
-    "output_norm.weight": "norm.weight",
-}
-LAYER_NAMES = {
-    "attn_norm.weight": "input_layernorm.weight",
-    "ffn_norm.weight": "post_attention_layernorm.weight",
-    "ffn_gate.weight": "mlp.gate_proj.weight",
-    "ffn_up.weight": "mlp.up_proj.weight",
-    "ffn_down.weight": "mlp.down_proj.weight",
-    "attn_q.weight": "self_attn.q_proj.weight",
-    "attn_k.weight": "self_attn.k_proj.weight",
-    "attn_v.weight": "self_attn.v_proj.weight",
-    "attn_output.weight": "self_attn.o_proj.weight",
-    "attn_q_norm.weight": "self_attn.q_norm.weight",
-    "attn_k_norm.weight": "self_attn.k_norm.weight",
-    "attn_sinks.weight": "self_attn.attention_sink_bias",
-}
 ROTARY = ("attn_q.weight", "attn_k.weight", "attn_q_norm.weight", "attn_k_norm.weight")
 SIZES = {
     "context_length": 1024,
@@ -94,6 +72,16 @@ VARIANT_KEYS: dict[str, dict[str, Any]] = {
     "causal": {**WINDOW, "dflash.attention.causal": True},
     "sinks-value-scale": {**WINDOW, "dflash.attention.value_scale": 0.9},
     "interleaved-rope": WINDOW,
+    "dflash2": {
+        **WINDOW,
+        "dflash.conv_kernel_size": 2,
+        "dflash.conv_group_size": 16,
+        "dflash.selector_rank": 32,
+        "dflash.selector_top_k": 8,
+    },
+    "dspark-bonus-anchor": {**WINDOW, "dflash.sample_from_anchor": False},
+    "dspark-from-anchor": {**WINDOW, "dflash.block_size": 7},
+    "dspark-draft-vocab": {**WINDOW, "dflash.sample_from_anchor": False},
 }
 
 
@@ -175,15 +163,6 @@ def changed_reference(
     return load_reference({**variant_config("dflash"), **(config or {})}, SafetensorsWeights(all_tensors))
 
 
-def without_none(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in mapping.items() if v is not None}
-
-
-def draft_names() -> dict[str, str]:
-    """GGUF name → checkpoint name of the draft's tensors."""
-    return {**DRAFT_NAMES, **{f"blk.{i}.{g}": f"layers.{i}.{c}" for i in range(2) for g, c in LAYER_NAMES.items()}}
-
-
 def target_names() -> dict[str, str]:
     """GGUF name → checkpoint name of the target's tensors."""
     ends = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"}
@@ -199,17 +178,20 @@ def decoded(file: GGUFFile, names: Mapping[str, str]) -> dict[str, Array]:
 
 
 def draft_tensors(variant: str) -> dict[str, Array]:
-    """A variant's tensors under their GGUF names; interleaved rotary rows are put into halves, head by head."""
+    """A variant's tensors under their GGUF names; interleaved rotary rows are put into halves, head by head; d2t holds
+    token ids instead of their distances."""
     source = variant_tensors(variant)
     tensors = {name: source[origin] for name, origin in draft_names().items() if origin in source}
+    if "d2t" in tensors:
+        tensors["d2t"] = tensors["d2t"] + np.arange(len(tensors["d2t"]))
     if variant == "interleaved-rope":
         return {name: halves(t) if name.endswith(ROTARY) else t for name, t in tensors.items()}
     return tensors
 
 
-def halves(rows: Array) -> Array:
+def halves(rows: Array, head_dim: int = HEAD_DIM) -> Array:
     """Rows of each head: even ones first, then odd ones."""
-    by_head = rows.reshape(-1, HEAD_DIM // 2, 2, *rows.shape[1:])  # (heads, pairs, 2, ...)
+    by_head = rows.reshape(-1, head_dim // 2, 2, *rows.shape[1:])  # (heads, pairs, 2, ...)
     return np.swapaxes(by_head, 1, 2).reshape(rows.shape)
 
 
@@ -244,19 +226,3 @@ def target_file(
     return write_gguf(
         folder / "target.gguf", {**TARGET_KEYS, **(keys or {})}, {**target_gguf_tensors(), **(tensors or {})}, matrix
     )
-
-
-def write_gguf(path: Path, keys: Mapping[str, Any], tensors: Mapping[str, Any], matrix: str) -> GGUFFile:
-    """Write and open a GGUF: vectors in F32, matrices in the type `matrix`."""
-    stored = {n: np.asarray(t, np.float32) for n, t in without_none(tensors).items()}
-    kinds = {n: GGMLQuantizationType[matrix if t.ndim > 1 else "F32"] for n, t in stored.items()}
-    planned = tuple(PlannedTensor(n, t.shape, kinds[n], n) for n, t in stored.items())
-    plan = Plan(tuple(_kv(k, v) for k, v in without_none(keys).items()), planned)
-    write(plan, lambda t: [gguf.quants.quantize(stored[t.name], t.type).tobytes()], path, force=True)
-    return open_gguf(path)
-
-
-def _kv(key: str, value: Any) -> KV:
-    if isinstance(value, list):
-        return KV(key, V.ARRAY, value, ITEM_TYPES[type(value[0])])
-    return KV(key, VALUE_TYPES[type(value)], value)

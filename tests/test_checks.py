@@ -170,7 +170,7 @@ YARN = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings":
         ),
         ({"rope_scaling": {"type": "linear"}}, "rope_scaling.type is linear, but rope_factor is not given"),
         ({"num_key_value_heads": 3}, "num_attention_heads 4 is not a multiple of num_key_value_heads 3"),
-        ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; only silu is supported"),
+        ({"hidden_act": "gelu"}, "hidden_act is 'gelu', which llama.cpp cannot run in this architecture"),
         ({"partial_rotary_factor": 0.3}, "partial_rotary_factor is 0.3: of head_dim 32 that is no even number"),
         ({"partial_rotary_factor": 1.5}, "partial_rotary_factor is 1.5: of head_dim 32 that is no even number"),
         (

@@ -151,11 +151,13 @@ def test_every_flag_of_the_field_table_is_an_option() -> None:
     ("flag", "text", "example"),
     [
         ("--block-size", "eight", "--block-size 16"),
-        ("--mask-token-id", "x", "--mask-token-id 16"),
+        ("--mask-token-id", "x", "--mask-token-id 151669"),
         ("--target-layer-ids", "1;2", "--target-layer-ids 1,9,17"),
         ("--rope-theta", "1e", "--rope-theta 1000000"),
-        ("--sliding-window", "-", "--sliding-window 16"),
+        ("--sliding-window", "-", "--sliding-window 2048"),
         ("--layer-types", "S,X", "--layer-types S,S,F"),
+        ("--causal", "yes", "--causal false"),
+        ("--sample-from-anchor", "1", "--sample-from-anchor true"),
     ],
 )
 def test_a_flag_that_cannot_be_read(run: Any, tiny_pair: Path, flag: str, text: str, example: str) -> None:

@@ -17,18 +17,20 @@ from dflash_convert.fields import DRAFT_FIELDS, FLAGS
 FLAT_CONFIG = read_json(FLAT / "config.json")
 SHAPES = {name: tensor.shape for name, tensor in flat_tensors().items()}
 
+
+def anywhere(name: str) -> tuple[str, ...]:
+    """The four places in which one schema or the other keeps a draft's own values."""
+    return (f"dflash_config.{name}", name, f"dspark_config.{name}", f"transformer_layer_config.{name}")
+
+
 # Where the published schemas keep each value: field → (value, places).
 PLACES: dict[str, tuple[Any, tuple[str, ...]]] = {
-    "block_size": (8, ("dflash_config.block_size", "block_size", "dspark_block_size")),
-    "mask_token_id": (
-        319,
-        ("dflash_config.mask_token_id", "mask_token_id", "pard_token", "dspark_noise_token_id"),
-    ),
+    "block_size": (8, (*anywhere("block_size"), "dspark_block_size")),
+    "mask_token_id": (319, (*anywhere("mask_token_id"), "pard_token", "dspark_noise_token_id")),
     "target_layer_ids": (
         (1, 3, 5),
         (
-            "dflash_config.target_layer_ids",
-            "target_layer_ids",
+            *anywhere("target_layer_ids"),
             "aux_hidden_state_layer_ids",
             "eagle_aux_hidden_state_layer_ids",
             "dspark_target_layer_ids",
@@ -156,7 +158,8 @@ def test_an_override_of_nothing_that_is_known_is_refused() -> None:
 # ── missing and malformed values ──────────────────────────────────────────────────────────────────────────────────────
 
 REQUIRED = {
-    "hidden_size": "", "num_hidden_layers": "the weights have layers 0 to 1, so 2 layers", "intermediate_size": "",
+    "hidden_size": "", "num_hidden_layers": "the weights have layers 0 to 1, so 2 layers",
+    "intermediate_size": "so intermediate_size 96",
     "num_attention_heads": "", "num_key_value_heads": "", "max_position_embeddings": "", "rms_norm_eps": "",
     "head_dim": "layers.0.self_attn.q_norm.weight has 32 values, so head_dim 32", "vocab_size": "", "rope_theta": "",
     "block_size": "", "mask_token_id": "", "target_layer_ids": "fc.weight is 64×192, so 3 taps of width 64",
@@ -166,10 +169,10 @@ REQUIRED = {
 @pytest.mark.parametrize(("name", "implied"), REQUIRED.items())
 @pytest.mark.parametrize("how", [GONE, None], ids=["absent", "null"])
 def test_nothing_trained_in_has_a_default(name: str, implied: str, how: Any) -> None:
-    places = PLACES.get(name, (None, (name,)))[1]
+    places = PLACES.get(name, (None, (name, f"transformer_layer_config.{name}")))[1]
     with pytest.raises(ConfigError) as e:
         read(edited(FLAT_CONFIG, dict.fromkeys(places, how)))
-    assert f"config.json: {name} is missing; looked for {', '.join(places)}" in e.value.message
+    assert f"config.json: {name} is missing; looked for {', '.join(places[:3])}" in e.value.message
     assert e.value.message.endswith(implied)
     assert e.value.hint
 
@@ -243,7 +246,13 @@ def test_each_flag_supplies_one_field() -> None:
         ("dflash_config.attention_value_scale", 0.7, False),
         ("dflash_config.num_anchors", 4096, False),
         ("dflash_config.new_idea", None, False),
-        ("rope_scaling.mscale", 1.0, True),
+        ("rope_scaling.mscale", 1.0, False),
+        ("rope_scaling.llama3_factor", 1.0, True),
+        ("dspark_config.markov_rank", 16, False),
+        ("dspark_config.markov_order", 2, True),
+        ("transformer_layer_config.rope_parameters.surprise", 2, True),
+        ("transformer_layer_config.surprise", 2, True),
+        ("transformer_layer_config.rms_norm_eps", 1e-6, False),
         ("rope_scaling.factor", 1.0, False),
         ("rope_parameters.mrope_section", [11, 11, 10], False),
         ("use_cache", True, False),

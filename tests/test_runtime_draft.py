@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from handmade_gguf import draft_names
 from runtime_pair import (
     ENGINE,
+    EVERY,
     PAIR,
     TARGET_KEYS,
-    VARIANTS,
     YARN,
     changed_reference,
     decoded,
     draft,
     draft_file,
-    draft_names,
     draft_tensors,
     golden,
     halves,
@@ -29,7 +29,7 @@ from runtime_pair import (
     variant_tensors,
 )
 
-from dflash_convert.runtime.accept import draft_block, draft_logits, propose
+from dflash_convert.runtime.accept import draft_block, propose
 from dflash_convert.runtime.draft import DFlashDraft, load_draft
 from dflash_convert.runtime.interface import Drafter, Target
 from dflash_convert.runtime.ops import Array
@@ -47,7 +47,7 @@ def gguf_target(tmp_path_factory: pytest.TempPathFactory) -> Target:
 @pytest.fixture(scope="module")
 def drafts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DFlashDraft]:
     """Every variant from a bf16 GGUF."""
-    return {v: draft(tmp_path_factory.mktemp(v), v) for v in VARIANTS}
+    return {v: draft(tmp_path_factory.mktemp(v), v) for v in EVERY}
 
 
 def prefilled(drafter: Drafter, prompt: int = 0) -> tuple[Any, Array]:
@@ -74,7 +74,7 @@ def test_target_and_draft_give_the_golden_numbers(
         "target_logits_last": out.logits[-1],
         "hidden": hidden,
         "hidden_all_full": first_block(drafts["all-full"], prompt),
-        "draft_logits": draft_logits(gguf_target, drafts["dflash"], hidden),
+        "draft_logits": drafts["dflash"].logits(hidden, gguf_target),
     }
     for name, array in got.items():
         assert array.dtype == np.float32
@@ -82,7 +82,7 @@ def test_target_and_draft_give_the_golden_numbers(
     assert got["draft_logits"][1:].argmax(axis=-1).tolist() == golden()[prompt]["draft"]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", EVERY)
 def test_every_variant_gives_the_hidden_blocks_of_the_torch_runs(variant: str, drafts: dict[str, DFlashDraft]) -> None:
     expected = np.load(ENGINE / "reference.npz")
     for prompt in PROMPTS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from runtime_pair import VARIANTS, draft, engine_json, first_drafts, golden, target_file
+from runtime_pair import EVERY, draft, engine_json, first_drafts, golden, target_file
 
 from dflash_convert.runtime.accept import Run, speculate
 from dflash_convert.runtime.draft import DFlashDraft
@@ -11,7 +11,7 @@ from dflash_convert.runtime.interface import Target
 from dflash_convert.runtime.target import load_target_gguf
 
 PROMPTS = range(7)
-LOOPED = [v for v in VARIANTS if v != "interleaved-rope"]  # that one is the unchanged file: test_runtime_draft
+LOOPED = [v for v in EVERY if v != "interleaved-rope"]  # that one is the unchanged file: test_runtime_draft
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +28,12 @@ def drafts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DFlashDraft]:
 
 @pytest.fixture(scope="module")
 def all_runs(gguf_target: Target, drafts: dict[str, DFlashDraft]) -> dict[str, list[Run]]:
-    """Every variant on every prompt, until 97 tokens."""
-    return {v: [speculate(gguf_target, d, g["ids"], 97) for g in golden()] for v, d in drafts.items()}
+    """Every variant on every prompt, for as many tokens as the torch runs predicted."""
+    lengths = {v: [e["predicted"] for e in engine_json("reference.json")[v]] for v in drafts}
+    return {
+        v: [speculate(gguf_target, d, g["ids"], n) for g, n in zip(golden(), lengths[v], strict=True)]
+        for v, d in drafts.items()
+    }
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from runtime_pair import VARIANTS, engine_json, first_drafts, golden, reference, target
+from runtime_pair import EVERY, engine_json, first_drafts, golden, reference, target
 
 from dflash_convert.runtime.accept import Run, speculate
 
@@ -14,8 +14,9 @@ PROMPTS = range(7)
 
 @cache
 def runs(variant: str) -> list[Run]:
-    """All prompts, until 97 tokens: the first and, as golden/engine counts, 96 behind it."""
-    return [speculate(target(), reference(variant), g["ids"], 97) for g in golden()]
+    """All prompts, for as many tokens as the torch runs predicted."""
+    lengths = [e["predicted"] for e in engine_json("reference.json")[variant]]
+    return [speculate(target(), reference(variant), g["ids"], n) for g, n in zip(golden(), lengths, strict=True)]
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
@@ -28,7 +29,7 @@ def test_the_loop_gives_the_golden_tokens(prompt: int) -> None:
     assert run.drafted == 7 * len(run.accepted_per_step)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", EVERY)
 def test_every_variant_drafts_and_accepts_what_the_torch_runs_do(variant: str) -> None:
     for g, run, expected in zip(golden(), runs(variant), engine_json("reference.json")[variant], strict=True):
         assert first_drafts(target(), reference(variant), g["ids"], run) == expected["first_drafts"]
@@ -40,7 +41,7 @@ def test_every_variant_drafts_and_accepts_what_the_torch_runs_do(variant: str) -
         )
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", EVERY)
 def test_every_variant_accepts_what_the_engine_accepts(variant: str) -> None:
     expected = sum(e["accepted"] for e in engine_json("engine.json")[variant])
     assert sum(run.accepted for run in runs(variant)) == pytest.approx(expected, rel=0.03)

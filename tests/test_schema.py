@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import math
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from toys import FLAT, TARGET, flat_tensors, read_json
 
 from dflash_convert import checks, config, conversion, fields, match, plan, schema, stream, vocab, windows
 from dflash_convert.config import DraftConfig, ModelConfig, read_draft_config, read_model_config
-from dflash_convert.families import FAMILIES
+from dflash_convert.families import FAMILIES, refused
 from dflash_convert.match import expand
 from dflash_convert.plan import key_rows
 from dflash_convert.targets import TARGETS
@@ -30,9 +31,13 @@ def keys(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", [*FAMILIES, *TARGETS], ids=lambda k: k.name)
 def test_each_tensor_name_stands_once_on_either_side(kind: Any) -> None:
     rows = expand(kind.tensors, 3)
-    names = [gguf for _, gguf in rows.values()]
+    names = [row.name.format(i=i) for row in kind.tensors for i in (range(3) if "{i}" in row.name else (0,))]
     assert len(names) == len(set(names))
-    assert len(rows) == sum(3 if "{i}" in row.source else 1 for row in kind.tensors)
+    assert {gguf for _, gguf in rows.values()} == set(names)
+    assert len(rows) == sum((3 if "{i}" in row.source else 1) * (1 + len(row.aliases)) for row in kind.tensors)
+
+
+OF_SOME_FAMILIES = ("selector_rank", "conv_kernel_size", "conv_group_size", "markov_rank", "confidence_size")
 
 
 @pytest.mark.parametrize("kind", [*FAMILIES, *TARGETS], ids=lambda k: k.name)
@@ -41,13 +46,14 @@ def test_rows_speak_of_values_the_config_has(kind: Any) -> None:
     assert isinstance(known, ModelConfig)
     for row in kind.keys:
         assert hasattr(known, row.field), row
+    known = replace(known, **cast(dict[str, Any], dict.fromkeys(OF_SOME_FAMILIES, 8))) if kind in FAMILIES else known
     for row in kind.tensors:
         assert all(isinstance(getattr(known, dimension), int) for dimension in row.shape), row
 
 
 @pytest.mark.parametrize("kind", [*FAMILIES, *TARGETS], ids=lambda k: k.name)
 def test_no_row_of_what_is_refused_or_ignored_shadows_a_tensor(kind: Any) -> None:
-    patterns = [r.pattern for r in (*schema.FOREIGN_TENSORS, *schema.UNPLACED, *kind.ignored)]
+    patterns = [r.pattern for r in (*refused.REFUSED_TENSORS, *kind.ignored)]
     for name in expand(kind.tensors, 2):
         assert not [p for p in patterns if fnmatchcase(name, p)], name
 
@@ -63,6 +69,11 @@ def test_the_tap_shift_is_one_and_written_in_one_place() -> None:
     assert {name: n for name, n in sources.items() if n} == {"dflash_convert.schema": 1}
 
 
+YARN4 = {"rope_type": "yarn", "rope_factor": 4.0, "rope_original_context": 256}
+KEYS4 = {"type": "yarn", "factor": 4.0, "original_context_length": 256}
+MSCALE4 = 1 + 0.1 * math.log(4)
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -72,19 +83,28 @@ def test_the_tap_shift_is_one_and_written_in_one_place() -> None:
         (
             {
                 "rope_type": "yarn", "rope_factor": 4.0, "rope_original_context": 256, "rope_ext_factor": 1.0,
-                "rope_attn_factor": 1.25, "rope_beta_fast": 32.0, "rope_beta_slow": 2.0,
+                "rope_attn_factor": 1 + 0.1 * math.log(4), "rope_beta_fast": 32.0, "rope_beta_slow": 1.0,
             },
             {
                 "type": "yarn", "factor": 4.0, "original_context_length": 256, "yarn_ext_factor": 1.0,
-                "yarn_attn_factor": 1.25, "yarn_beta_fast": 32.0, "yarn_beta_slow": 2.0,
+                "yarn_attn_factor": 1 + 0.1 * math.log(4), "yarn_beta_fast": 32.0, "yarn_beta_slow": 1.0,
             },
         ),
+        # llama.cpp multiplies its own 1 + 0.1 ln(factor) by attn_factor
+        (YARN4 | {"rope_attn_factor": 1.25}, KEYS4 | {"yarn_attn_factor": 1.25, "attn_factor": 1.25 / MSCALE4}),
+        (YARN4 | {"rope_mscale": 1.0, "rope_mscale_all_dim": 1.0}, KEYS4 | {"attn_factor": 1 / MSCALE4}),
+        (YARN4 | {"rope_mscale": 1.0}, KEYS4),
+        # what its own yarn cannot do is in a table of frequencies
+        (YARN4 | {"rope_beta_fast": 32.0, "rope_beta_slow": 2.0}, {"type": "none", "attn_factor": MSCALE4}),
+        (YARN4 | {"rope_truncate": False}, {"type": "none", "attn_factor": MSCALE4}),
     ],
-    ids=["none", "default", "linear", "yarn"],
+    ids=["none", "default", "linear", "yarn", "attention factor", "mscale", "one mscale", "betas", "no rounding"],
 )  # fmt: skip
 def test_rope_scaling_keys(changes: dict[str, Any], expected: dict[str, Any]) -> None:
     prefix = "dflash.rope.scaling."
-    assert {k.removeprefix(prefix): v for k, v in keys(**changes).items() if k.startswith(prefix)} == expected
+    assert {k.removeprefix(prefix): v for k, v in keys(**changes).items() if k.startswith(prefix)} == pytest.approx(
+        expected
+    )
 
 
 @pytest.mark.parametrize(

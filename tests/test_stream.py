@@ -22,15 +22,16 @@ from dflash_convert.conversion import Conversion, convert, plan_conversion, writ
 from dflash_convert.errors import CheckpointError
 from dflash_convert.gguf_file import open_gguf
 from dflash_convert.layout import PlannedTensor
-from dflash_convert.stream import block_bytes, deinterleave, row_blocks
+from dflash_convert.stream import block_bytes, row_blocks
+from dflash_convert.transforms import halves_of_pairs
 
 
 def test_rotary_pairs_become_halves() -> None:
     rows = np.arange(2 * 8)[:, None] + np.array([0, 100])  # two heads of eight dimensions, two columns
     halves = [0, 2, 4, 6, 1, 3, 5, 7]
-    assert deinterleave(rows, 8)[:, 0].tolist() == halves + [i + 8 for i in halves]
-    assert deinterleave(rows, 8)[:, 1].tolist() == [100 + i for i in halves + [i + 8 for i in halves]]
-    assert deinterleave(np.arange(8)[None, :], 8).tolist() == [halves]
+    assert halves_of_pairs(rows, 8)[:, 0].tolist() == halves + [i + 8 for i in halves]
+    assert halves_of_pairs(rows, 8)[:, 1].tolist() == [100 + i for i in halves + [i + 8 for i in halves]]
+    assert halves_of_pairs(np.arange(8)[None, :], 8).tolist() == [halves]
 
 
 # ── every stored type into every output type ──────────────────────────────────────────────────────────────────────────
@@ -69,8 +70,7 @@ def blocks_of(n_bytes: int) -> Iterator[None]:
 
 
 def tensor_bytes(job: Conversion, tensor: PlannedTensor) -> list[memoryview]:
-    blocks = row_blocks(job.checkpoint, tensor, job.head_dim)
-    return [block_bytes(job.checkpoint, job.head_dim, block) for block in blocks]
+    return [block_bytes(job.material, block) for block in row_blocks(job.material, tensor)]
 
 
 @pytest.mark.parametrize("name", ["dflash", "interleaved-rope"])

@@ -1,6 +1,10 @@
 """DFlash as z-lab publishes it: flat (block_size at the top level) and nested (everything in dflash_config).
 
-Source: checkpoints of the z-lab organisation; eleven tensors a layer, `fc`, two norms, and no tables of its own.
+Also the drafts that others trained in its image: vllm-project/speculators' `dflash` (with a reduced vocabulary),
+NVIDIA's Nemotron and MiniMax drafts, DeepSpec's models with markov_rank 0. Eleven tensors a layer, `fc` and two norms;
+no tables of its own, or all of them.
+
+Source: checkpoints of the z-lab organisation; vllm-project/speculators, src/speculators/models/dflash.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from dflash_convert.families.family import Family
-from dflash_convert.schema import DRAFT_KEYS, DRAFT_TENSORS, OWN_TABLES
+from dflash_convert.schema import DRAFT_KEYS, DRAFT_TENSORS, OWN_TABLES, SINKS
 
 
 def is_mine(_: Mapping[str, Any], names: Collection[str]) -> bool:
@@ -23,5 +27,5 @@ FAMILY = Family(
     prefix="dflash",
     is_mine=is_mine,
     keys=DRAFT_KEYS,
-    tensors=(*DRAFT_TENSORS, *OWN_TABLES),
+    tensors=(*DRAFT_TENSORS, *OWN_TABLES, SINKS),
 )

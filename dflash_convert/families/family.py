@@ -6,12 +6,16 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dflash_convert.schema import IGNORED, IgnoredRow, KeyRow, TensorRow
+from dflash_convert.fields import DRAFT_FIELDS, Field
+from dflash_convert.schema import DRAFT_IGNORED, IgnoredRow, KeyRow, TensorRow
 
 
 @dataclass(frozen=True)
 class Family:
-    """A kind of draft. prefix: what llama.cpp looks for in the file name beside the target (`dflash-…`)."""
+    """A kind of draft. prefix: what llama.cpp looks for in the file name beside the target (`dflash-…`).
+
+    fields: where its config keeps each value.
+    """
 
     name: str
     arch: str
@@ -19,4 +23,5 @@ class Family:
     is_mine: Callable[[Mapping[str, Any], Collection[str]], bool]
     keys: tuple[KeyRow, ...]
     tensors: tuple[TensorRow, ...]
-    ignored: tuple[IgnoredRow, ...] = IGNORED
+    ignored: tuple[IgnoredRow, ...] = DRAFT_IGNORED
+    fields: tuple[Field, ...] = DRAFT_FIELDS

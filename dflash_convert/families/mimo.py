@@ -1,7 +1,8 @@
 """MiMo's DFlash: attention sinks, a value scale, partial rotary, and (V2.5) `use_swa` for all layers.
 
 Source: XiaomiMiMo/MiMo-V2.5 and V2.6, folder `dflash/`. Value scale, rotary part and window are ordinary rows of the
-config table; only the sinks are tensors of its own. In the checkpoint their names lack `.weight`.
+config table; the sinks are tensors that every layer must have. The mask token's embedding lies apart, in
+`mask_embedding.pt`: the target never trained its own row (conversion.py writes the target's table with that row).
 """
 
 from __future__ import annotations
@@ -11,14 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from dflash_convert.families import dflash
-from dflash_convert.schema import TensorRow
-
-SINKS = TensorRow(
-    "blk.{i}.attn_sinks.weight",
-    "layers.{i}.self_attn.attention_sink_bias",
-    ("num_attention_heads",),
-    "attn_sinks",
-)
+from dflash_convert.schema import DRAFT_TENSORS, OWN_TABLES, SINKS
 
 
 def is_mine(config: Mapping[str, Any], names: Collection[str]) -> bool:
@@ -29,5 +23,5 @@ FAMILY = replace(
     dflash.FAMILY,
     name="DFlash (MiMo)",
     is_mine=is_mine,
-    tensors=(*dflash.FAMILY.tensors, SINKS),
+    tensors=(*DRAFT_TENSORS, *OWN_TABLES, replace(SINKS, required=True)),
 )

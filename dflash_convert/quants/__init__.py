@@ -1,7 +1,7 @@
 """Block quantization: float32 rows to ggml's block formats and back.
 
-In: rows of float32, or rows of bytes. Out: the other. Promised: byte for byte what ggml (built for x86-64 without FMA)
-writes without importance weights; decoding gives the float32 values ggml gives.
+In: rows of float32 (and, if there are any, the importance weights of their columns), or rows of bytes. Out: the other.
+Promised: byte for byte what ggml (built for x86-64 without FMA) writes; decoding gives the float32 values ggml gives.
 
 `TYPES` is the table: everything ggml can store, by name. A type with `encode=None` can be read but not written.
 """
@@ -26,6 +26,7 @@ __all__ = ["TYPES", "QuantType", "dequantize", "quantize"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Kernel = Callable[[Array, Array], None]  # (blocks in, room for blocks out)
+WeightedKernel = Callable[[Array, Array, Array], None]  # the same for whole rows, and the importance of a row's blocks
 
 CHUNK = 1 << 18  # weights a thread takes at once: a millisecond of work, a megabyte of float32
 
@@ -34,9 +35,10 @@ CHUNK = 1 << 18  # weights a thread takes at once: a millisecond of work, a mega
 class QuantType:
     """A ggml type.
 
-    block: weights in a block; bytes: bytes of a block. encode: (n, block) float32 → (n, bytes) uint8, None if we cannot
-    write the type; decode: the reverse. Both fill their second argument. halves: byte offsets of a block's half floats,
-    the fields that can overflow.
+    block: weights in a block; bytes: bytes of a block. encode: (n, block) float32 → (n, bytes) uint8, None if it
+    cannot be written; decode: the reverse. Both fill their second argument. encode_weighted: encode for the blocks of
+    whole rows, with the importance of a row's weights, (blocks of a row, block) float32, as third argument; None if the
+    type makes nothing of it. halves: byte offsets of a block's half floats, the fields that can overflow.
     """
 
     name: str
@@ -46,6 +48,7 @@ class QuantType:
     encode: Kernel | None
     decode: Kernel
     halves: tuple[int, ...] = ()
+    encode_weighted: WeightedKernel | None = None
 
 
 def _by_gguf(type_id: GGMLQuantizationType, raw: Array, out: Array) -> None:
@@ -93,22 +96,41 @@ TYPES: Mapping[str, QuantType] = MappingProxyType(
 )
 
 
-def quantize(x: Array, type_name: str, threads: int | None = None) -> Array:
+def quantize(x: Array, type_name: str, threads: int | None = None, imatrix: Array | None = None) -> Array:
     """Encode rows.
 
     x: (rows, cols) float32, C-contiguous, cols a multiple of the type's block. Returns (rows, bytes per row) uint8.
-    threads: how many to use, None for all that the process may. Raises ValueError: an unknown type or one without an
-    encoder, another dtype or layout, a row that does not divide.
+    threads: how many to use, None for all that the process may. imatrix: (cols,) float32, how much an error in each
+    column matters; types that make nothing of it ignore it, as ggml does. Raises ValueError: an unknown type or one
+    without an encoder, another dtype, shape or layout, a row that does not divide.
     """
     qtype = _known(type_name)
     if qtype.encode is None:
         raise ValueError(f"{type_name} cannot be encoded; these can: {', '.join(t for t in TYPES if TYPES[t].encode)}")
     if x.ndim != 2 or x.dtype != np.float32 or not x.flags.c_contiguous:
         raise ValueError(f"wanted a C-contiguous (rows, cols) float32 array, got {x.dtype} of shape {x.shape}")
-    out = np.empty((x.shape[0], _divided(x.shape[1], qtype.block, qtype) * qtype.bytes), np.uint8)
+    row = _divided(x.shape[1], qtype.block, qtype)  # blocks
+    out = np.empty((x.shape[0], row * qtype.bytes), np.uint8)
     blocks, room = x.reshape(-1, qtype.block), out.reshape(-1, qtype.bytes)
-    _spread(qtype.encode, blocks, room, qtype.block, threads)
+    if imatrix is not None:
+        _check_imatrix(imatrix, x.shape[1])
+    if imatrix is None or qtype.encode_weighted is None or not row:
+        _spread(qtype.encode, blocks, room, qtype.block, threads)
+    else:
+        importance = _writable(imatrix.reshape(row, qtype.block))
+        _spread(_weighted(qtype.encode_weighted, importance), blocks, room, qtype.block, threads, whole=row)
     return out
+
+
+def _weighted(encode: WeightedKernel, importance: Array) -> Kernel:
+    return lambda blocks, out: encode(blocks, out, importance)
+
+
+def _check_imatrix(imatrix: Array, cols: int) -> None:
+    if imatrix.shape != (cols,) or imatrix.dtype != np.float32 or not imatrix.flags.c_contiguous:
+        raise ValueError(
+            f"wanted one float32 importance for each of {cols} columns, got {imatrix.dtype} of shape {imatrix.shape}"
+        )
 
 
 def dequantize(raw: Array, type_name: str, threads: int | None = 1) -> Array:
@@ -141,9 +163,9 @@ def _divided(length: int, unit: int, qtype: QuantType) -> int:
     return length // unit
 
 
-def _spread(kernel: Kernel, given: Array, room: Array, block: int, threads: int | None) -> None:
-    """Run `kernel` over slices of blocks, in threads: the kernels hold no GIL."""
-    step = max(1, CHUNK // block)
+def _spread(kernel: Kernel, given: Array, room: Array, block: int, threads: int | None, whole: int = 1) -> None:
+    """Run `kernel` over slices of a multiple of `whole` blocks, in threads: the kernels hold no GIL."""
+    step = max(1, CHUNK // (block * whole)) * whole
     slices = [slice(start, start + step) for start in range(0, len(given), step)]
     n = min(available_threads() if threads is None else threads, len(slices))
     if n <= 1:

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from dflash_convert.quants.k_search import Grid, level_of, search
 from dflash_convert.quants.kernel import Array, Scalar, inlined, kernel
+from dflash_convert.quants.lanes import ABOVE_RMS, Importance
+from dflash_convert.quants.min_search import Grid, level_of, search
 from dflash_convert.quants.rounding import half_bits, half_value, nearest_int
 
 f32, i32, u8, u32 = np.float32, np.int32, np.uint8, np.uint32
@@ -53,7 +54,7 @@ def decode_q5_k(raw: Array, out: Array) -> None:
 
 
 def _encode(blocks: Array, grid: Grid, nibbles: int, out: Array) -> None:
-    fit = search(blocks.reshape(-1, N), grid)  # (n·8, 32)
+    fit = search(blocks.reshape(-1, N), grid, Importance(ABOVE_RMS))  # (n·8, 32)
     scale, minimum, inverse, low = (a.reshape(-1, SUB) for a in (fit.scale, fit.minimum, fit.inverse, fit.low))
     _pack(blocks, scale, minimum, inverse, low, i32(grid.top), nibbles, out)
 

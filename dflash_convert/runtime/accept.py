@@ -16,7 +16,7 @@ import numpy as np
 from dflash_convert.errors import UsageError
 from dflash_convert.runtime.blas import blas_threads
 from dflash_convert.runtime.interface import Drafter, Target, TargetOutput
-from dflash_convert.runtime.ops import Array, linear
+from dflash_convert.runtime.ops import Array
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def speculate(
 ) -> Run:
     """Decode greedily with drafts until at least `n_tokens` tokens are there (the first comes from the prompt alone).
 
-    n_max: tokens drafted a step; at most, and without it, block_size - 1. The last step is kept whole.
+    n_max: tokens drafted a step; at most, and without it, what a block can propose. The last step is kept whole.
     """
     with blas_threads(target.n_embd):
         cache, ctx = target.new_cache(), drafter.new_context()
@@ -71,26 +71,24 @@ def speculate(
 
 
 def propose(target: Target, drafter: Drafter, ctx: Any, last: int, n_max: int | None = None) -> list[int]:
-    """The tokens a drafter proposes to follow `last`: the best of each masked position."""
-    logits = draft_logits(target, drafter, drafter.hidden_block(ctx, draft_block(target, drafter, last, n_max)))
-    return [int(i) for i in logits[1:].argmax(axis=-1)]
+    """The tokens a drafter proposes to follow `last`."""
+    hidden = drafter.hidden_block(ctx, draft_block(target, drafter, last, n_max))
+    return list(drafter.propose(hidden, last, target).tokens)
 
 
 def draft_block(target: Target, drafter: Drafter, last: int, n_max: int | None = None) -> Array:
-    """Embeddings (n_max + 1, n_embd) of `last` and the masks behind it, by the draft's own table or the target's."""
-    most = drafter.block_size - 1
+    """Embeddings (B, n_embd) of `last` and the masks behind it, by the draft's own table or the target's.
+
+    B is what n_max tokens take: as many positions where the draft samples from its anchor, else one more.
+    """
+    most = drafter.block_size - drafter.first_slot
     n = most if n_max is None else min(n_max, most)
     if n < 1:
         raise UsageError(f"n_max is {n}: at least one token a step must be drafted")
-    ids = [last] + [drafter.mask_token_id] * n
-    table = drafter.embedding_table
-    return target.embed(ids) if table is None else table[ids]
-
-
-def draft_logits(target: Target, drafter: Drafter, hidden: Array) -> Array:
-    """Logits (B, n_vocab) of a hidden block, by the draft's own head or the target's."""
-    weight = drafter.output_weight
-    return target.head(hidden) if weight is None else linear(hidden, weight)
+    ids = [last] + [drafter.mask_token_id] * (n - 1 + drafter.first_slot)
+    table, mask = drafter.embedding_table, drafter.mask_embedding
+    block: Array = target.embed(ids) if table is None else table[ids]
+    return block if mask is None else np.concatenate([block[:1], np.tile(mask, (len(ids) - 1, 1))])
 
 
 def _step(target: Target, drafter: Drafter, cache: Any, ctx: Any, last: int, draft: list[int]) -> tuple[int, list[int]]:

@@ -68,13 +68,14 @@ def read_decoder(config: Mapping[str, Any]) -> DecoderConfig:
 
 def _read_rope(config: Mapping[str, Any], head_dim: int) -> Rope:
     """Rope from `rope_parameters` (new) over `rope_scaling` (old), and the top level."""
-    rope = {**_said(config, "rope_scaling"), **_said(config, "rope_parameters")}
+    rope = {**said(config, "rope_scaling"), **said(config, "rope_parameters")}
     if any(isinstance(value, Mapping) for value in rope.values()):
         raise ConfigError("config.json: not supported yet: rope_parameters for each layer type")
-    theta = float(require("rope_theta", rope, config))
-    rotary_dim = int(head_dim * float(first("partial_rotary_factor", rope, config) or 1.0))
-    freqs = rope_frequencies(rotary_dim, theta)
-    kind = rope.get("rope_type") or rope.get("type") or "default"
+    theta, kind = float(require("rope_theta", rope, config)), rope.get("rope_type") or rope.get("type") or "default"
+    fraction = float(first("partial_rotary_factor", rope, config) or 1.0)
+    if kind == "proportional":
+        return _proportional(head_dim, theta, fraction, float(rope.get("factor", 1.0)))
+    freqs = rope_frequencies(int(head_dim * fraction), theta)
     if kind == "default":
         return Rope(freqs)
     if kind not in ("linear", "yarn"):
@@ -83,9 +84,17 @@ def _read_rope(config: Mapping[str, Any], head_dim: int) -> Rope:
     return Rope(freqs / factor) if kind == "linear" else _yarn(freqs, theta, factor, rope, config)
 
 
-def _said(config: Mapping[str, Any], key: str) -> dict[str, Any]:
+def said(config: Mapping[str, Any], key: str) -> dict[str, Any]:
     """The values of an inner object that are not null."""
     return {k: v for k, v in (config.get(key) or {}).items() if v is not None}
+
+
+def _proportional(head_dim: int, theta: float, fraction: float, factor: float) -> Rope:
+    """Gemma 4's partial rope: the frequencies are those of all head_dim dimensions, the first `fraction` of the pairs
+    turn and the others stand still where they are, paired across the two halves of the head."""
+    freqs = rope_frequencies(head_dim, theta) / factor
+    freqs[int(fraction * head_dim // 2) :] = 0.0
+    return Rope(freqs)
 
 
 def _yarn(freqs: Any, theta: float, factor: float, rope: Mapping[str, Any], config: Mapping[str, Any]) -> Rope:

@@ -31,6 +31,11 @@ def rms_norm(x: Array, weight: Array, eps: float) -> Array:
     return normed
 
 
+def rms_unit(x: Array, eps: float) -> Array:
+    """x / sqrt(mean(x²) + eps) over the last axis: `rms_norm` without a weight."""
+    return rms_norm(x, np.ones(1, np.float32), eps)
+
+
 def heads(x: Array, n_head: int) -> Array:
     """(T, n_head · d) → (T, n_head, d)."""
     return x.reshape(len(x), n_head, -1)
@@ -137,6 +142,19 @@ def silu(x: Array) -> Array:
     """x / (1 + e^-x); e^-x may overflow to inf, which gives the right zero."""
     with np.errstate(over="ignore"):
         out: Array = x / (1 + np.exp(-x))
+    return out
+
+
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + e^-x); e^-x may overflow to inf, which gives the right zero."""
+    with np.errstate(over="ignore"):
+        out: Array = 1 / (1 + np.exp(-x))
+    return out
+
+
+def softcapped(x: Array, cap: float) -> Array:
+    """cap · tanh(x / cap): x where it is small, never beyond ±cap."""
+    out: Array = np.tanh(x / np.float32(cap)) * np.float32(cap)
     return out
 
 

@@ -9,6 +9,8 @@ A model class declares its tensors as attributes that carry the file's own names
 
 and `check` is the one walk over such declarations: every tensor declared is there with the shape its sizes say, and
 every tensor there is declared. After it, `layer.attn_q` cannot fail. Nothing is decoded before it is used.
+
+A class that inherits from a module declares what that one does, and more.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+import numpy as np
 
 from dflash_convert.errors import DflashError, GGUFError
 from dflash_convert.gguf_file import GGUFFile
@@ -37,7 +41,7 @@ class Weights(Protocol):
         ...
 
     def __call__(self, name: str) -> Array:
-        """The tensor, decoded to float32, in its shape."""
+        """The tensor, decoded to float32, in its shape. Integers (a table of token ids) are exact below 2^24."""
         ...
 
     def __contains__(self, name: object) -> bool: ...
@@ -56,8 +60,10 @@ class GGUFWeights:
         return self.gguf.tensors[name].shape
 
     def __call__(self, name: str) -> Array:
-        """Decoded to float32. Raises GGUFError: a type that holds no weights, such as integers."""
+        """Decoded to float32; I64, which holds token ids, as it is. Raises GGUFError: another type of integers."""
         info = self.gguf.tensors[name]
+        if info.type.name == "I64":
+            return np.frombuffer(self.gguf.raw(name), "<i8").reshape(info.shape)
         if info.type.name not in TYPES:
             raise GGUFError(f"{self.gguf.path.name}: {name} is of the type {info.type.name}, which holds no weights")
         return dequantize(self.gguf.raw(name), info.type.name, threads=None).reshape(info.shape)
@@ -104,19 +110,27 @@ class Module:
 
 
 class Declared:
-    """A tensor a module declares: `name` as in the file (`{i}` = the layer), `shape` in words of its sizes."""
+    """A tensor a module declares: `name` as in the file (`{i}` = the layer), `shape` in words of its sizes, `also` the
+    other names it goes by. Axes of one in front do not count, as they do not in ggml."""
 
     required = True
 
-    def __init__(self, name: str, *shape: str) -> None:
-        self.name, self.shape = name, shape
+    def __init__(self, name: str, *shape: str, also: Sequence[str] = ()) -> None:
+        self.names, self.shape = (name, *also), shape
+
+    def found(self, module: Module) -> str | None:
+        """The name under which the file has it, None if it does not."""
+        names = (name.format(i=module.index) for name in self.names)
+        return next((name for name in names if name in module.weights), None)
 
 
 class Tensor(Declared):
     """A tensor that must be there; on a module, its value."""
 
     def __get__(self, module: Module, owner: type) -> Array:
-        return module.weights(self.name.format(i=module.index))
+        name = self.found(module)
+        assert name is not None, f"{self.names[0]} was not checked"
+        return module.weights(name)
 
 
 class OptionalTensor(Declared):
@@ -125,13 +139,15 @@ class OptionalTensor(Declared):
     required = False
 
     def __get__(self, module: Module, owner: type) -> Array | None:
-        name = self.name.format(i=module.index)
-        return module.weights(name) if name in module.weights else None
+        name = self.found(module)
+        return None if name is None else module.weights(name)
 
 
 def declared(module: Module) -> Sequence[Declared]:
-    """What a module declares, in the order of its class."""
-    return [v for v in vars(type(module)).values() if isinstance(v, Declared)]
+    """What a module declares, in the order of its classes, the general ones first."""
+    classes = reversed(type(module).__mro__)
+    by_name = {name: v for cls in classes for name, v in vars(cls).items() if isinstance(v, Declared)}
+    return list(by_name.values())
 
 
 def check(
@@ -145,20 +161,20 @@ def check(
     weights: Weights | None = None
     for module in modules:
         weights = module.weights
-        for tensor in declared(module):
-            claimed.add(_check_tensor(module, tensor, where, error))
+        claimed.update(_check_tensor(module, tensor, where, error) for tensor in declared(module))
     if weights is not None:
         _check_leftovers(weights, claimed, where, error, unsupported or {})
 
 
 def _check_tensor(module: Module, tensor: Declared, where: str, error: type[DflashError]) -> str:
-    name = tensor.name.format(i=module.index)
-    if name not in module.weights:
+    name = tensor.found(module)
+    if name is None:
+        name = tensor.names[0].format(i=module.index)
         if tensor.required:
             raise error(f"{where}: the tensor {name} is missing ({_expected(module, tensor)})")
         return name
     shape = module.weights.shape(name)
-    if shape != tuple(getattr(module.sizes, word) for word in tensor.shape):
+    if _without_ones(shape) != _without_ones(_sizes(module, tensor)):
         raise error(
             f"{where}: {name} has the shape {_times(shape)}, but {_expected(module, tensor)}",
             hint="the tensor belongs to another model, or a size in the header is wrong",
@@ -166,9 +182,16 @@ def _check_tensor(module: Module, tensor: Declared, where: str, error: type[Dfla
     return name
 
 
+def _sizes(module: Module, tensor: Declared) -> tuple[int, ...]:
+    return tuple(getattr(module.sizes, word) for word in tensor.shape)
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return _without_ones(shape[1:]) if shape[:1] == (1,) else shape
+
+
 def _expected(module: Module, tensor: Declared) -> str:
-    sizes = [getattr(module.sizes, word) for word in tensor.shape]
-    return f"{' × '.join(tensor.shape)} = {_times(sizes)} is expected"
+    return f"{' × '.join(tensor.shape)} = {_times(_sizes(module, tensor))} is expected"
 
 
 def _times(shape: Iterable[int]) -> str:

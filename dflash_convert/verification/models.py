@@ -73,7 +73,15 @@ class Models:
         unused = ["rotary_emb.inv_freq"]
         if self.source.config.get("has_embed_tokens", True) is False:
             unused.append("embed_tokens.weight")
-        return load_reference(self.source.config, CheckpointWeights(self.source, PREFIX, tuple(unused)))
+        weights = CheckpointWeights(self.source, PREFIX, tuple(unused))
+        return load_reference(self.source.config, weights, self._target_model_type)
+
+    @property
+    def _target_model_type(self) -> str:
+        """What kind of model the target is, "" if that is not known."""
+        if self.target is None:
+            return ""
+        return str(self.target.gguf.architecture if self.target.gguf else self.target.config.get("model_type", ""))
 
     @cached_property
     def target_model(self) -> TargetModel:

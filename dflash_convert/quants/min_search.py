@@ -1,15 +1,13 @@
-"""The search behind Q4_K and Q5_K: for every 32 weights, the scale and minimum that lose least.
+"""The search behind Q2_K, Q4_K and Q5_K (and, with importance weights, Q4_1 and Q5_1): for every sub-block, the scale
+and minimum that lose least.
 
-In: sub-blocks (n, 32) float32 and a `Grid` of scales to try. Out: a `Fit`, one entry a sub-block, with
+In: sub-blocks (n, N) float32, a `Grid` of scales to try, and what the weights' importances are. Out: a `Fit`, one entry
+a sub-block, with
 
     w ≈ scale·q - minimum          q = 0 … top
 
-Promised: the same float32 operations in the same order as ggml's make_qkx2_quants, so the same bits.
-
-How it is fast: a float sum must keep its order, so there is nothing to vectorise within a sub-block. But sub-blocks are
-independent: `LANES` of them are transposed so that weight i of all lies in one row, and each loop over lanes becomes
-SIMD instructions, every lane summing its own weights in order. What a lane knows is a column of `s`, one row a
-quantity; as rows of one array with a constant shape, they cost the compiler no alias checks.
+Promised: the same float32 operations in the same order as ggml's make_qkx2_quants and make_qkx3_quants, so the same
+bits. How it is fast: see `lanes`.
 """
 
 from __future__ import annotations
@@ -19,14 +17,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from dflash_convert.quants.kernel import Array, Scalar, inlined, kernel
+from dflash_convert.quants.lanes import LANES, Importance, load, weigh
 from dflash_convert.quants.rounding import nearest_int
 
 f32, i32 = np.float32, np.int32
-ZERO, ONE, N_FLOAT = f32(0.0), f32(1.0), f32(32.0)
+ZERO, ONE = f32(0.0), f32(1.0)
 FIRST = i32(0)
-
-N = 32  # weights in a sub-block
-LANES = 64  # sub-blocks side by side: three (32, 64) float32 arrays stay in the L1 cache
 
 # rows of the lane state
 LOW, HIGH = 0, 1  # smallest weight (at most 0; later the best minimum), largest weight
@@ -41,74 +37,59 @@ N_ROWS = 16
 
 @dataclass(frozen=True)
 class Grid:
-    """The scales tried: q = 0 … top over the range, widened by first + k·step for k = 0 … steps."""
+    """The scales tried: q = 0 … top over the range, widened by first + k·step for k = 0 … steps.
+
+    absolute: whether errors count by their size, not by their square.
+    """
 
     top: int
     first: float
     step: float
     steps: int
+    absolute: bool = False
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Per sub-block, (n,) float32 each: scale and minimum, and what the search's own q are made from."""
+    """Per sub-block, (n,) float32 each: scale, minimum, what the search's own q are made from, sum of importances."""
 
     scale: Array
     minimum: Array
     inverse: Array
     low: Array
+    sum_w: Array
 
 
-def search(sub_blocks: Array, grid: Grid) -> Fit:
-    """The best fit of each of the (n, 32) float32 sub-blocks."""
-    found = np.empty((4, sub_blocks.shape[0]), f32)
-    _search(sub_blocks, i32(grid.top), f32(grid.first), f32(grid.step), grid.steps, found)
+def search(sub_blocks: Array, grid: Grid, importance: Importance) -> Fit:
+    """The best fit of each of the (n, N) float32 sub-blocks."""
+    found = np.empty((5, sub_blocks.shape[0]), f32)
+    top, first, step = i32(grid.top), f32(grid.first), f32(grid.step)
+    kind, table, spread = importance.kind, importance.table, importance.spread
+    _search(sub_blocks, kind, table, spread, top, first, step, grid.steps, grid.absolute, found)
     return Fit(*found)
 
 
 @kernel
-def _search(sub_blocks: Array, top: Scalar, first: Scalar, step: Scalar, steps: int, found: Array) -> None:
+def _search(
+    sub_blocks: Array, kind: int, table: Array, spread: Array,
+    top: Scalar, first: Scalar, step: Scalar, steps: int, absolute: bool, found: Array,
+) -> None:  # fmt: skip
+    N = sub_blocks.shape[1]
     x = np.empty((N, LANES), f32)  # weights
     w = np.empty((N, LANES), f32)  # their importances
     q = np.empty((N, LANES), f32)  # levels of the candidate
     s = np.empty((N_ROWS, LANES), f32)
     for start in range(0, sub_blocks.shape[0], LANES):
-        _load(sub_blocks, start, x)
-        _weigh(x, w, s)
+        load(sub_blocks, start, x)
+        weigh(x, kind, table, spread, start, w, s)
         _survey(x, w, s)
-        _first_guess(x, w, s, top)
+        _first_guess(x, w, s, top, absolute)
         for k in range(steps + 1):
             _quantize(x, w, q, s, top, first + step * f32(k) + f32(top))
             _solve(s)
-            _measure(x, w, q, s)
+            _measure(x, w, q, s, absolute)
             _keep_better(s)
         _store(s, found, start)
-
-
-@inlined
-def _load(sub_blocks: Array, start: int, x: Array) -> None:
-    """(LANES, 32) → (32, LANES); lanes beyond the last sub-block hold zeros."""
-    n = min(LANES, sub_blocks.shape[0] - start)
-    if n < LANES:
-        x[:] = ZERO
-    for j in range(n):
-        for i in range(N):
-            x[i, j] = sub_blocks[start + j, i]
-
-
-@inlined
-def _weigh(x: Array, w: Array, s: Array) -> None:
-    """Importance of a weight: its magnitude, above the root mean square of its sub-block."""
-    for j in range(LANES):
-        s[SUM_X, j] = ZERO
-    for i in range(N):
-        for j in range(LANES):
-            s[SUM_X, j] += x[i, j] * x[i, j]
-    for j in range(LANES):
-        s[SUM_X, j] = np.sqrt(s[SUM_X, j] / N_FLOAT)
-    for i in range(N):
-        for j in range(LANES):
-            w[i, j] = s[SUM_X, j] + abs(x[i, j])
 
 
 @inlined
@@ -118,7 +99,7 @@ def _survey(x: Array, w: Array, s: Array) -> None:
         s[LOW, j] = s[HIGH, j] = x[0, j]
         s[SUM_W, j] = w[0, j]
         s[SUM_X, j] = w[0, j] * x[0, j]
-    for i in range(1, N):
+    for i in range(1, x.shape[0]):
         for j in range(LANES):
             s[LOW, j] = x[i, j] if x[i, j] < s[LOW, j] else s[LOW, j]
             s[HIGH, j] = x[i, j] if x[i, j] > s[HIGH, j] else s[HIGH, j]
@@ -129,7 +110,7 @@ def _survey(x: Array, w: Array, s: Array) -> None:
 
 
 @inlined
-def _first_guess(x: Array, w: Array, s: Array, top: Scalar) -> None:
+def _first_guess(x: Array, w: Array, s: Array, top: Scalar, absolute: bool) -> None:
     """The plain scale, from the range, and its error: what a candidate has to beat.
 
     Where all weights are one value ≤ 0 there is no range: scale 0, and no candidate passes an error of -1.
@@ -138,11 +119,11 @@ def _first_guess(x: Array, w: Array, s: Array, top: Scalar) -> None:
         s[INVERSE, j] = f32(top) / (s[HIGH, j] - s[LOW, j])
         s[SCALE, j] = ONE / s[INVERSE, j]
         s[ERROR, j] = ZERO
-    for i in range(N):
+    for i in range(x.shape[0]):
         for j in range(LANES):
             level = f32(level_of(x[i, j], s[LOW, j], s[INVERSE, j], top))
             miss = s[SCALE, j] * level + s[LOW, j] - x[i, j]
-            s[ERROR, j] += w[i, j] * (miss * miss)
+            s[ERROR, j] += w[i, j] * (abs(miss) if absolute else miss * miss)
     for j in range(LANES):
         flat = s[HIGH, j] == s[LOW, j]
         s[SCALE, j] = ZERO if flat else s[SCALE, j]
@@ -165,7 +146,7 @@ def _quantize(x: Array, w: Array, q: Array, s: Array, top: Scalar, widened: Scal
     for j in range(LANES):
         s[INVERSE, j] = widened / (s[HIGH, j] - s[LOW, j])
         s[SUM_Q, j] = s[SUM_QQ, j] = s[SUM_QX, j] = ZERO
-    for i in range(N):
+    for i in range(x.shape[0]):
         for j in range(LANES):
             level = f32(level_of(x[i, j], s[LOW, j], s[INVERSE, j], top))
             q[i, j] = level
@@ -188,13 +169,13 @@ def _solve(s: Array) -> None:
 
 
 @inlined
-def _measure(x: Array, w: Array, q: Array, s: Array) -> None:
+def _measure(x: Array, w: Array, q: Array, s: Array, absolute: bool) -> None:
     for j in range(LANES):
         s[TRY_ERROR, j] = ZERO
-    for i in range(N):
+    for i in range(x.shape[0]):
         for j in range(LANES):
             miss = s[TRY_SCALE, j] * q[i, j] + s[TRY_LOW, j] - x[i, j]
-            s[TRY_ERROR, j] += w[i, j] * (miss * miss)
+            s[TRY_ERROR, j] += w[i, j] * (abs(miss) if absolute else miss * miss)
 
 
 @inlined
@@ -216,3 +197,4 @@ def _store(s: Array, found: Array, start: int) -> None:
         found[1, start + j] = -s[LOW, j]
         found[2, start + j] = s[KEPT_INVERSE, j]
         found[3, start + j] = s[KEPT_LOW, j]
+        found[4, start + j] = s[SUM_W, j]
