@@ -9,7 +9,6 @@ Order: shards by name, tensors by name within a shard, which is the order llama.
 
 from __future__ import annotations
 
-import json
 import mmap
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from dflash_convert.errors import CheckpointError, ConfigError
+from dflash_convert.json_file import read_json
 from dflash_convert.safetensors_header import DTYPES, SourceTensor, read_header
 
 __all__ = [
@@ -30,7 +30,6 @@ __all__ = [
     "open_checkpoint",
     "open_tensors",
     "read_config",
-    "read_json",
 ]
 
 BLOCK_BYTES = 8 << 20  # rows are handed out in blocks of about this size
@@ -127,19 +126,6 @@ def read_config(root: Path) -> dict[str, Any]:
             f"{root}: there is no config.json", hint="name the folder that holds config.json and the weights"
         )
     return read_json(root / "config.json")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file. Raises ConfigError: unreadable, not JSON (it says where), not an object."""
-    try:
-        value = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as e:
-        raise ConfigError(f"{path}: not valid JSON: {e}", hint="download the file again") from e
-    except OSError as e:
-        raise ConfigError(f"{path}: {e.strerror or e}") from e
-    if not isinstance(value, dict):
-        raise ConfigError(f"{path}: an object was expected, not {type(value).__name__}")
-    return value
 
 
 # -- which files ---------------------------------------------------------------------------------------------------

@@ -10,11 +10,28 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from dflash_convert.errors import ConfigError, UsageError
-from dflash_convert.fields import DRAFT_FIELDS, GROUPS, HARMLESS, MODEL_FIELDS, Field, Shapes
+from dflash_convert.fields import (
+    DRAFT_FIELDS,
+    GROUPS,
+    HARMLESS,
+    MAX_LAYERS,
+    MAX_TOKENS,
+    MODEL_FIELDS,
+    Field,
+    Shapes,
+    at_most,
+    boolean,
+    positive,
+    positive_real,
+    token_ids,
+)
+from dflash_convert.json_file import brief
 from dflash_convert.windows import sliding_layers
+
+T = TypeVar("T")
 
 # ── the values ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -193,21 +210,27 @@ def read_model_config(config: Mapping[str, Any], shapes: Shapes) -> ModelConfig:
 
 
 def read_target_config(config: Mapping[str, Any], name: str) -> TargetConfig:
-    """config.json of a draft's target → what the pair must agree on. Nothing is required of it."""
+    """config.json of a draft's target → what the pair must agree on. Nothing is required of it.
+
+    Raises ConfigError: a value of the wrong kind.
+    """
     inner = text_config(config)
     ropes = [r for r in (inner.get("rope_parameters"), inner.get("rope_scaling")) if isinstance(r, Mapping)]
-    ids = {word: inner.get(f"{word}_token_id") for word in ("bos", "eos", "pad")}
-    lists = {word: found if isinstance(found, list) else [found] for word, found in ids.items()}
+
+    def given(key: str, read: Callable[[Any], T], *, of: Mapping[str, Any] = inner) -> T | None:
+        return None if of.get(key) is None else _read(f"{name}'s config.json: {key}", read, of[key])
+
+    bases = [given("rope_theta", positive_real, of=place) for place in (*ropes, inner)]
     return TargetConfig(
         name=name,
         architecture=architecture(config),
-        hidden_size=inner.get("hidden_size"),
-        num_hidden_layers=inner.get("num_hidden_layers"),
-        vocab_size=inner.get("vocab_size"),
-        rope_theta=next((r["rope_theta"] for r in ropes if r.get("rope_theta")), inner.get("rope_theta")),
-        tie_word_embeddings=bool(inner.get("tie_word_embeddings")),
+        hidden_size=given("hidden_size", positive),
+        num_hidden_layers=given("num_hidden_layers", at_most(MAX_LAYERS)),
+        vocab_size=given("vocab_size", at_most(MAX_TOKENS)),
+        rope_theta=next((base for base in bases if base is not None), None),
+        tie_word_embeddings=bool(given("tie_word_embeddings", boolean)),
         uses_mrope=any("mrope_section" in r for r in ropes),
-        special_ids={word: tuple(i for i in found if isinstance(i, int)) for word, found in lists.items()},
+        special_ids={word: given(f"{word}_token_id", token_ids) or () for word in ("bos", "eos", "pad")},
     )
 
 
@@ -282,11 +305,11 @@ def _show(value: Any, path: str, raw: Any) -> str:
     return f"{path} = {raw}" + (f" (layers {meant})" if isinstance(raw, list) and raw != meant else "")
 
 
-def _read(place: str, read: Callable[[Any], Any], raw: Any) -> Any:
+def _read(place: str, read: Callable[[Any], T], raw: Any) -> T:
     try:
         return read(raw)
     except ValueError as e:
-        raise ConfigError(f"{place} is {raw!r}; {e} was expected") from None
+        raise ConfigError(f"{place} is {brief(raw)}; {e} was expected") from None
 
 
 def _get(config: Mapping[str, Any], path: str) -> Any:

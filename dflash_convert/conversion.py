@@ -30,8 +30,9 @@ from dflash_convert.stream import block_bytes, row_blocks
 from dflash_convert.tables import Beside
 from dflash_convert.target_tables import TargetTables
 from dflash_convert.targets import Target
+from dflash_convert.tokenizer_files import read_tokenizer
 from dflash_convert.transforms import DRAFT, TARGET, Material, layouts_of, unpacked
-from dflash_convert.vocab import read_tokenizer, tokens_named_mask, vocab_rows
+from dflash_convert.vocab import tokens_named_mask, vocab_rows
 from dflash_convert.writer import check_output, write
 
 READERS = 2  # threads that read and check ahead of the writing; a disk needs no more

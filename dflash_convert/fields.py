@@ -6,12 +6,14 @@ where it is missing, and what the weights imply about it. Nothing trained in has
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 SLIDING, FULL = "sliding_attention", "full_attention"  # layer_types' two words
+
+MAX_FLOAT = 3.4028234e38  # float32's largest
+MAX_LAYERS, MAX_TOKENS = 10_000, 1 << 24
 
 Shapes = Mapping[str, tuple[int, ...]]  # checkpoint tensor name (without "model.") → shape
 
@@ -20,9 +22,13 @@ Shapes = Mapping[str, tuple[int, ...]]  # checkpoint tensor name (without "model
 
 
 def integer(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not float(value).is_integer():
+    if type(value) is float and value.is_integer():
+        value = int(value)
+    if type(value) is not int:
         raise ValueError("an integer")
-    return int(value)
+    if not -(2**31) <= value < 2**31:
+        raise ValueError("an integer of at most 32 bits")
+    return value
 
 
 def positive(value: Any) -> int:
@@ -32,9 +38,21 @@ def positive(value: Any) -> int:
     return number
 
 
+def at_most(most: int) -> Callable[[Any], int]:
+    """A positive integer that is not absurd: what is as long as it says would fill the memory."""
+
+    def read(value: Any) -> int:
+        number = positive(value)
+        if number > most:
+            raise ValueError(f"at most {most}")
+        return number
+
+    return read
+
+
 def real(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ValueError("a number")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -MAX_FLOAT <= value <= MAX_FLOAT:
+        raise ValueError("a number that float32 holds")
     return float(value)
 
 
@@ -62,6 +80,11 @@ def attention_kinds(value: Any) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple)) or not value or not all(isinstance(v, str) for v in value):
         raise ValueError("a list with one kind of attention for each layer")
     return tuple({"S": SLIDING, "F": FULL}.get(str(v), str(v)) for v in value)
+
+
+def token_ids(value: Any) -> tuple[int, ...]:
+    """One id or several."""
+    return tuple(integer(i) for i in (value if isinstance(value, list) else [value]))
 
 
 def layer_ids(value: Any) -> tuple[int, ...]:
@@ -165,14 +188,16 @@ def _negated(name: str) -> tuple[str, Callable[[Any], Any]]:
 
 MODEL_FIELDS: tuple[Field, ...] = (
     Field("hidden_size", _places("hidden_size"), positive, required=True),
-    Field("num_hidden_layers", _places("num_hidden_layers"), positive, required=True, implied=layers_implied),
+    Field(
+        "num_hidden_layers", _places("num_hidden_layers"), at_most(MAX_LAYERS), required=True, implied=layers_implied
+    ),
     Field("intermediate_size", _places("intermediate_size"), positive, required=True, implied=width_of_mlp),
     Field("num_attention_heads", _places("num_attention_heads"), positive, required=True),
     Field("num_key_value_heads", _places("num_key_value_heads"), positive, required=True),
     Field("head_dim", _places("head_dim"), positive, required=True, implied=head_dim_implied),
     Field("max_position_embeddings", _places("max_position_embeddings"), positive, required=True),
     Field("rms_norm_eps", _places("rms_norm_eps"), positive_real, required=True),
-    Field("vocab_size", _places("vocab_size"), positive, required=True),
+    Field("vocab_size", _places("vocab_size"), at_most(MAX_TOKENS), required=True),
     Field("hidden_act", _places("hidden_act"), text),
     Field(
         "rope_theta",
@@ -277,7 +302,7 @@ DRAFT_FIELDS: tuple[Field, ...] = (
     Field("enable_confidence_head", _anywhere("enable_confidence_head", "use_confidence_head"), boolean),
     Field("confidence_head_with_markov", _anywhere("confidence_head_with_markov"), boolean),
     # a reduced vocabulary
-    Field("draft_vocab_size", _anywhere("draft_vocab_size"), positive),
+    Field("draft_vocab_size", _anywhere("draft_vocab_size"), at_most(MAX_TOKENS)),
     Field("speculators_model_type", ("speculators_model_type",), text),
 )
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import glob
 import hashlib
-import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterable
@@ -22,9 +21,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from dflash_convert.errors import HubError, UsageError
+from dflash_convert.errors import ConfigError, HubError, UsageError
 from dflash_convert.hub_errors import recognise
 from dflash_convert.hub_files import FILES, INDEX, WEIGHT_INDEX, WEIGHTS, FileSet, What, lacking, patterns, wanted
+from dflash_convert.json_file import Node, read_json
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoSibling
@@ -204,9 +204,10 @@ def _weight_map(root: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     for path in sorted(root.glob(INDEX)):
         try:
-            found |= json.loads(path.read_bytes())["weight_map"]
-        except (ValueError, KeyError, TypeError):
+            weight_map = Node(read_json(path), f"{path.name}:").get("weight_map").object()
+        except ConfigError:
             continue
+        found |= {name: file for name, file in weight_map.items() if isinstance(file, str)}
     return found
 
 

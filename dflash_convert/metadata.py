@@ -16,8 +16,8 @@ from gguf.constants import GGUFValueType as V
 from gguf.metadata import Metadata
 from gguf.utility import size_label
 
-from dflash_convert.checkpoint import read_json
 from dflash_convert.gguf_file import KV
+from dflash_convert.json_file import read_json
 
 # generation_config.json → general.sampling.*
 SAMPLING: Mapping[str, tuple[str, V]] = MappingProxyType({

@@ -288,3 +288,46 @@ def test_a_target_that_says_nothing_is_read_as_saying_nothing() -> None:
 def test_a_model_of_its_own_is_read_through_its_text_config_too() -> None:
     text = read_json(TARGET / "config.json")
     assert read_model_config({"text_config": text}, {}) == read_model_config(text, {})
+
+
+# ── absurd values ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000; at most 10000 was expected"),
+        ({"vocab_size": 2**30}, "vocab_size is 1073741824; at most 16777216 was expected"),
+        ({"block_size": 10**400}, "; an integer of at most 32 bits was expected"),
+        ({"block_size": 1e300}, "block_size is 1e+300; an integer of at most 32 bits was expected"),
+        ({"block_size": 16.5}, "block_size is 16.5; an integer was expected"),
+        ({"rope_theta": 1e300}, "rope_theta is 1e+300; a number that float32 holds was expected"),
+        ({"rope_theta": 10**400}, "; a number that float32 holds was expected"),
+        ({"rms_norm_eps": float("inf")}, "rms_norm_eps is inf; a number that float32 holds was expected"),
+        ({"rope_theta": [1, 2]}, "rope_theta is [1, 2]; a number that float32 holds was expected"),
+    ],
+)
+def test_values_that_no_file_could_hold_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as e:
+        read({**FLAT_CONFIG, **changes})
+    assert e.value.message.endswith(message)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_hidden_layers": {}}, "num_hidden_layers is {}; an integer was expected"),
+        ({"num_hidden_layers": "4"}, "num_hidden_layers is '4'; an integer was expected"),
+        ({"hidden_size": True}, "hidden_size is True; an integer was expected"),
+        ({"vocab_size": [320]}, "vocab_size is [320]; an integer was expected"),
+        ({"rope_theta": [1]}, "rope_theta is [1]; a number that float32 holds was expected"),
+        ({"rope_parameters": {"rope_theta": "x"}}, "rope_theta is 'x'; a number that float32 holds was expected"),
+        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings is 'yes'; true or false was expected"),
+        ({"eos_token_id": [1, "2"]}, "eos_token_id is [1, '2']; an integer was expected"),
+        ({"text_config": {"hidden_size": "x"}}, "hidden_size is 'x'; an integer was expected"),
+    ],
+)
+def test_a_targets_values_of_the_wrong_kind_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as e:
+        read_target_config({**read_json(TARGET / "config.json"), **changes}, "T")
+    assert e.value.message == f"T's config.json: {message}"

@@ -265,7 +265,8 @@ def test_a_prompts_file_is_read_by_line_or_by_separator(tmp_path: Path, text: st
 
 
 @pytest.mark.parametrize(
-    ("content", "text"), [(b"\n \n", "there is no prompt in it"), (b"\xff", "cannot be read"), (None, "cannot be read")]
+    ("content", "text"),
+    [(b"\n \n", "there is no prompt in it"), (b"\xff", "the byte 0xff is not UTF-8"), (None, "No such file")],
 )
 def test_a_prompts_file_without_prompts_is_an_error(tmp_path: Path, content: bytes | None, text: str) -> None:
     if content is not None:

@@ -405,7 +405,7 @@ def test_a_target_without_tokenizer_files_is_an_error(good: Callable[[str], Path
     shutil.copyfile(CASES / "target-qwen3" / "config.json", tmp_path / "config.json")
     with pytest.raises(VocabError, match=r"there is no tokenizer.json") as e:
         verify(good(FLAT), source=source_of(FLAT), target=tmp_path, only={STRUCTURE})
-    assert "no weights are needed" in str(e.value.hint)
+    assert "no weights" in str(e.value.hint)
 
 
 def test_a_tokenizer_of_another_kind_is_listed_as_unchecked(good: Callable[[str], Path], tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_merges_may_be_strings_or_pairs(tmp_path: Path) -> None:
 
 def test_gaps_are_padded_and_unmarked_control_tokens_recognised(tmp_path: Path) -> None:
     added = [{"id": 300, "content": "<|x|>", "special": False}, {"id": 301, "content": "▁a", "special": False}]
-    keys = known(tmp_path, tokenizer={"added_tokens": added})
+    keys = known(tmp_path, tokenizer={"added_tokens": added}, tokenizer_config={"added_tokens_decoder": None})
     assert keys["tokenizer.ggml.tokens"][300:303] == ["<|x|>", " a", "[PAD302]"]
     assert keys["tokenizer.ggml.token_type"][299:303] == [1, 3, 4, 5]
 

@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from dflash_convert.errors import UsageError
+from dflash_convert.json_file import read_text
 
 SEPARATOR = "---"
 
@@ -39,10 +40,7 @@ def read_prompts(path: Path) -> tuple[str, ...]:
 
     Raises UsageError: a file that cannot be read, or without a prompt.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as e:
-        raise UsageError(f"{path}: the prompts cannot be read: {e}", hint="give a UTF-8 text file") from e
+    lines = read_text(path, UsageError).splitlines()
     texts = ["\n".join(part) for part in _between(lines)] if SEPARATOR in lines else lines
     prompts = tuple(text for text in texts if text.strip())
     if not prompts:

@@ -13,6 +13,7 @@ from typing import Any
 from dflash_convert.checkpoint import read_config
 from dflash_convert.errors import UsageError
 from dflash_convert.gguf_file import GGUFFile, open_gguf
+from dflash_convert.json_file import Node
 
 
 @dataclass(frozen=True)
@@ -46,19 +47,31 @@ def open_target(path: Path) -> Target:
 
 
 def _from_folder(path: Path) -> Target:
-    raw = read_config(path)
-    config = raw.get("text_config") or raw
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    top = Node(read_config(path), f"{path / 'config.json'}:")
+    text = top.get("text_config") if top.get("text_config").object() else top
+    rope = text.get("rope_parameters").object() or text.get("rope_scaling").object()
     return Target(
         path=path,
         gguf=None,
-        config=config,
-        n_layer=config.get("num_hidden_layers"),
-        n_embd=config.get("hidden_size"),
-        n_vocab=config.get("vocab_size"),
+        config=text.object(),
+        n_layer=_count(text.get("num_hidden_layers")),
+        n_embd=_count(text.get("hidden_size")),
+        n_vocab=_count(text.get("vocab_size")),
         mrope="mrope_section" in rope,
         has_weights=any(path.glob("*.safetensors")) or any(path.glob("*.safetensors.index.json")),
     )
+
+
+MOST = 1 << 24
+
+
+def _count(node: Node) -> int | None:
+    """A number of layers, dimensions or tokens, None where nothing says."""
+    if node.value is None:
+        return None
+    if type(node.value) is not int or not 0 < node.value <= MOST:
+        raise node.wrong(f"a positive integer of at most {MOST}")
+    return node.value
 
 
 def _from_gguf(path: Path) -> Target:

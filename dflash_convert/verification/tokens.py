@@ -6,14 +6,13 @@ DFlash target of the Qwen and Llama lines uses; for another kind `expected_token
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dflash_convert.errors import VocabError
 from dflash_convert.gguf_file import GGUFFile
+from dflash_convert.json_file import Node
+from dflash_convert.tokenizer_files import TokenizerFiles, checked, open_tokenizer, other_kind
 from dflash_convert.verification.targets import Target
 
 PREFIX = "tokenizer."
@@ -48,54 +47,30 @@ def expected_tokenizer(target: Target, n_vocab: int) -> dict[str, Any] | None:
     """
     if target.gguf is not None:
         return {k: kv.value for k, kv in target.gguf.kv.items() if k.startswith(PREFIX) and k != MASK}
-    files = _read_files(target.path)
-    if files.tokenizer.get("model", {}).get("type") != "BPE" or not _is_byte_level(files.tokenizer):
+    nodes = open_tokenizer(target.path)
+    if other_kind(nodes[0]) or not _is_byte_level(nodes[0]):
         return None
-    tokens, types = _vocabulary(files.tokenizer, n_vocab)
+    files = checked(target.path, *nodes)
+    tokens, types = _vocabulary(files, n_vocab)
     return {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": _pre(files.tokenizer),
         "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.token_type": types,
-        "tokenizer.ggml.merges": _merges(files.tokenizer),
+        "tokenizer.ggml.merges": _merges(files),
         **_special_ids(files),
         **_added_tokens(files),
         **_chat_template(files),
     }
 
 
-@dataclass(frozen=True)
-class _Files:
-    """The JSON files of a tokenizer folder; an absent one is an empty object."""
-
-    root: Path
-    tokenizer: Mapping[str, Any]
-    settings: Mapping[str, Any]
-    config: Mapping[str, Any]
-
-
-def _read_files(root: Path) -> _Files:
-    if not (root / "tokenizer.json").is_file():
-        raise VocabError(
-            f"{root}: there is no tokenizer.json", hint="fetch the target's tokenizer files (no weights are needed)"
-        )
-    return _Files(root, *[_read(root / name) for name in ("tokenizer.json", "tokenizer_config.json", "config.json")])
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
-    except ValueError as e:
-        raise VocabError(f"{path}: not valid JSON: {e}", hint="download the file again") from e
-
-
-def _vocabulary(tokenizer: Mapping[str, Any], n_vocab: int) -> tuple[list[str], list[int]]:
+def _vocabulary(files: TokenizerFiles, n_vocab: int) -> tuple[list[str], list[int]]:
     """(tokens, types), one entry an id."""
-    by_id = {i: (token, NORMAL) for token, i in tokenizer["model"]["vocab"].items()}
-    for entry in tokenizer.get("added_tokens", ()):
-        control = entry["special"] or _looks_special(entry["content"])
-        text = entry["content"] if control else entry["content"].replace("\u2581", " ")
-        by_id[entry["id"]] = (text, CONTROL if control else USER_DEFINED)
+    by_id = {i: (token, NORMAL) for token, i in files.vocab.items()}
+    for entry in files.added:
+        control = entry.special or _looks_special(entry.content)
+        text = entry.content if control else entry.content.replace("\u2581", " ")
+        by_id[entry.id] = (text, CONTROL if control else USER_DEFINED)
     rows = [by_id.get(i, (f"[PAD{i}]", UNUSED)) for i in range(n_vocab)]
     return [token for token, _ in rows], [kind for _, kind in rows]
 
@@ -105,72 +80,73 @@ def _looks_special(token: str) -> bool:
     return token in MARKED_SPECIAL or any(token.startswith(a) and token.endswith(b) for a, b in framed)
 
 
-def _merges(tokenizer: Mapping[str, Any]) -> list[str]:
+def _merges(files: TokenizerFiles) -> list[str]:
     """ "a b" strings; in the pair form a space within a part is written as Ġ."""
-    merges = tokenizer["model"]["merges"]
-    return [m if isinstance(m, str) else " ".join(part.replace(" ", "Ġ") for part in m) for m in merges]
+    return [m if isinstance(m, str) else " ".join(part.replace(" ", "Ġ") for part in m) for m in files.merges]
 
 
-def _steps(node: Mapping[str, Any] | None, parts: str) -> Iterator[Mapping[str, Any]]:
+def _steps(node: Node, parts: str) -> Sequence[Node]:
     """The steps of a pre-tokenizer or post-processor, a Sequence taken apart."""
-    if node:
-        yield from node.get(parts) or (node,)
+    return list(node.get(parts).entries()) or ([node] if node.value is not None else [])
 
 
-def _is_byte_level(tokenizer: Mapping[str, Any]) -> bool:
-    return any(step.get("type") == "ByteLevel" for step in _steps(tokenizer.get("pre_tokenizer"), "pretokenizers"))
+def _is_byte_level(tokenizer: Node) -> bool:
+    steps = _steps(tokenizer.get("pre_tokenizer"), "pretokenizers")
+    return any(step.get("type").text() == "ByteLevel" for step in steps)
 
 
-def _pre(tokenizer: Mapping[str, Any]) -> str | None:
+def _pre(tokenizer: Node) -> str | None:
     """llama.cpp's name of the pre-tokenizer, None for a pattern not in the table."""
     steps = _steps(tokenizer.get("pre_tokenizer"), "pretokenizers")
-    patterns = [step["pattern"].get("Regex") for step in steps if step.get("type") == "Split"]
+    patterns = [step.get("pattern").get("Regex").text() for step in steps if step.get("type").text() == "Split"]
     return next((name for name, pattern in PATTERNS.items() if patterns == [pattern]), None)
 
 
-def _special_ids(files: _Files) -> dict[str, int]:
+def _special_ids(files: TokenizerFiles) -> dict[str, int]:
     """Ids of the special tokens: by name from tokenizer_config.json first, else by id from config.json."""
-    added = {entry["content"]: entry["id"] for entry in files.tokenizer.get("added_tokens", ())}
-    text = files.config.get("text_config") or {}
+    added = {entry.content: entry.id for entry in files.added}
     found = {}
     for kind, name in SPECIAL.items():
-        token = files.settings.get(f"{kind}_token")
-        token = token.get("content") if isinstance(token, dict) else token
-        numbers = (added.get(token), files.config.get(f"{kind}_token_id"), text.get(f"{kind}_token_id"))
+        key = f"{kind}_token_id"
+        numbers = (
+            added.get(_text_of(files.settings.get(f"{kind}_token"))),
+            files.config.get(key).value,
+            files.config.get("text_config").get(key).value,
+        )
         ids = [i for i in numbers if isinstance(i, int)]
         if ids and kind != "mask":
             found[f"tokenizer.ggml.{name}_token_id"] = ids[0]
     return found
 
 
-def _added_tokens(files: _Files) -> dict[str, bool]:
+def _text_of(token: Node) -> str:
+    return (token.get("content") if isinstance(token.value, dict) else token).text()
+
+
+def _added_tokens(files: TokenizerFiles) -> dict[str, bool]:
     """Whether BOS and EOS are put around a prompt: the post-processor says so, else tokenizer_config.json."""
     said: dict[str, bool] = {}
     for step in _steps(files.tokenizer.get("post_processor"), "processors"):
-        if step.get("type") == "ByteLevel":
+        if step.get("type").text() == "ByteLevel":
             said = {"bos": False, "eos": False} | said
-        if step.get("type") == "TemplateProcessing":
-            said |= _template_ends(step.get("single") or [], files.settings)
+        if step.get("type").text() == "TemplateProcessing":
+            said |= _template_ends(list(step.get("single").entries()), files.settings)
     for kind in SPECIAL:
         flag = files.settings.get(f"add_{kind}_token")
-        if isinstance(flag, bool):
-            said.setdefault(kind, flag)
+        if flag.value is not None:
+            said.setdefault(kind, flag.flag())
     return {f"tokenizer.ggml.add_{kind}_token": flag for kind, flag in said.items()}
 
 
-def _template_ends(single: list[Any], settings: Mapping[str, Any]) -> dict[str, bool]:
+def _template_ends(single: Sequence[Node], settings: Node) -> dict[str, bool]:
     """What a post-processing template puts first and last."""
     ends = (("bos", single[0]), ("eos", single[-1])) if len(single) > 1 else ()
-    tokens = {kind: end.get("SpecialToken", {}).get("id") for kind, end in ends}
-    return {kind: True for kind, token in tokens.items() if token and token == settings.get(f"{kind}_token", token)}
+    tokens = {kind: end.get("SpecialToken").get("id").text() for kind, end in ends}
+    return {kind: True for kind, token in tokens.items() if token and token == _text_of(settings.get(f"{kind}_token"))}
 
 
-def _chat_template(files: _Files) -> dict[str, str]:
-    template = files.settings.get("chat_template")
-    beside = files.root / "chat_template.jinja"
-    if template is None and beside.is_file():
-        template = beside.read_text(encoding="utf-8")
-    return {"tokenizer.chat_template": template} if isinstance(template, str) else {}
+def _chat_template(files: TokenizerFiles) -> dict[str, str]:
+    return {"tokenizer.chat_template": files.chat_template} if isinstance(files.chat_template, str) else {}
 
 
 def encoder_of(target: Target) -> Any:
