@@ -10,7 +10,7 @@ Order: shards by name, tensors by name within a shard, which is the order llama.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -104,12 +104,8 @@ def open_tensors(root: Path, names: Collection[str]) -> Checkpoint:
     Raises CheckpointError: none of `names` is in the folder's weights, or its shard is missing or damaged.
     """
     index = _find_index(root)
-    places = _weight_map(index) if index else {}
-    shards = sorted({places[name] for name in names if name in places})
-    if index and shards:
-        _check_shards_exist(index, {name: places[name] for name in names if name in places})
-    tensors = _merge(shards) if index else _loose(root)[0]
-    found = {name: tensor for name, tensor in tensors.items() if name in names}
+    there = _loose(root)[0] if index is None else _placed(index, names)
+    found = {name: tensor for name, tensor in there.items() if name in names}
     if not found:
         raise CheckpointError(f"{root}: none of {', '.join(sorted(names))} is in its weights")
     maps = {f: _map(f) for f in {t.file for t in found.values()}}
@@ -152,13 +148,38 @@ def _loose(root: Path) -> tuple[dict[str, SourceTensor], tuple[str, ...]]:
 
 
 def _indexed(root: Path, index: Path) -> tuple[dict[str, SourceTensor], tuple[str, ...]]:
-    """A folder with an index: the shards it names, each tensor where it says."""
+    """A folder with an index: the shards it names, each tensor from the shard that it names for it.
+
+    Where a tensor lies in another shard too, that copy is an older one: repositories that overlay a fix on an upload
+    are published so.
+    """
     places = _weight_map(index)
     shards = sorted(set(places.values()))
     _check_shards_exist(index, places)
-    found = _merge(shards)
-    _check_against_index(index, places, found)
-    return found, _left_out(_weight_files(root), shards, f"not named in {index.name}")
+    headers = {shard: read_header(shard) for shard in shards}
+    _check_against_index(index, places, headers)
+    stale = [(n, s) for s in shards for n in headers[s] if n in places and places[n] != s]
+    found = _joined({s: {n: t for n, t in headers[s].items() if (n, s) not in set(stale)} for s in shards})
+    extra = [n for n in found if n not in places]
+    notes = (
+        *_left_out(_weight_files(root), shards, f"not named in {index.name}"),
+        *_counted(stale, f"older copies of tensors were left out ({index.name} names another shard)"),
+        *_counted([(n, found[n].file) for n in extra], f"tensors of a shard are not in {index.name}"),
+    )
+    return found, notes
+
+
+def _placed(index: Path, names: Collection[str]) -> dict[str, SourceTensor]:
+    """Some tensors of an index, from the shards that it names for them."""
+    places = {name: shard for name, shard in _weight_map(index).items() if name in names}
+    _check_shards_exist(index, places)
+    headers = {shard: read_header(shard) for shard in sorted(set(places.values()))}
+    _check_against_index(index, places, headers)
+    return {name: headers[shard][name] for name, shard in places.items()}
+
+
+def _counted(places: Sequence[tuple[str, Path]], what: str) -> tuple[str, ...]:
+    return (f"{len(places)} {what}, such as {places[0][0]} in {places[0][1].name}",) if places else ()
 
 
 def _weight_files(root: Path) -> list[Path]:
@@ -209,13 +230,15 @@ def _check_shards_exist(index: Path, places: Mapping[str, Path]) -> None:
         )
 
 
-def _check_against_index(index: Path, places: Mapping[str, Path], found: Mapping[str, SourceTensor]) -> None:
-    absent = sorted(places.keys() - found.keys())
-    extra = sorted(found.keys() - places.keys())
-    moved = sorted(name for name, shard in places.items() if name in found and found[name].file != shard)
+def _check_against_index(
+    index: Path, places: Mapping[str, Path], headers: Mapping[Path, Mapping[str, SourceTensor]]
+) -> None:
+    """Each tensor of the index is in the shard that is named for it."""
+    lost = sorted(name for name, shard in places.items() if name not in headers[shard])
+    moved = [name for name in lost if any(name in header for header in headers.values())]
+    absent = [name for name in lost if name not in moved]
     for names, what in (
         (absent, f"is in {index.name} but in no shard"),
-        (extra, f"is in a shard but not in {index.name}"),
         (moved, f"is not in the shard that {index.name} names"),
     ):
         if names:
@@ -227,9 +250,13 @@ def _check_against_index(index: Path, places: Mapping[str, Path], found: Mapping
 
 def _merge(files: Iterable[Path]) -> dict[str, SourceTensor]:
     """The tensors of several files in one. Raises CheckpointError: the same name in two of them."""
+    return _joined({file: read_header(file) for file in files})
+
+
+def _joined(headers: Mapping[Path, Mapping[str, SourceTensor]]) -> dict[str, SourceTensor]:
     merged: dict[str, SourceTensor] = {}
-    for file in files:
-        for name, tensor in read_header(file).items():
+    for file, header in headers.items():
+        for name, tensor in header.items():
             if name in merged:
                 raise CheckpointError(
                     f"{name} is in both {merged[name].file.name} and {file.name}",

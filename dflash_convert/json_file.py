@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from reprlib import Repr
 from typing import Any, TypeVar
@@ -20,7 +21,18 @@ from dflash_convert.errors import ConfigError, DflashError
 AGAIN = "download the file again"
 MAX_DEPTH = 500  # objects and lists inside one another, where the parser gives up (real files have some ten)
 
-_shorten = Repr()
+
+class _Short(Repr):
+    """reprlib's, with keys in their own order."""
+
+    def repr_dict(self, x: dict[Any, Any], level: int) -> str:
+        if not x or level <= 0:
+            return "{...}" if x else "{}"
+        shown = [f"{self.repr1(k, level - 1)}: {self.repr1(v, level - 1)}" for k, v in islice(x.items(), self.maxdict)]
+        return "{" + ", ".join(shown + ["..."] * (len(x) > self.maxdict)) + "}"
+
+
+_shorten = _Short()
 _shorten.maxlevel, _shorten.maxdict, _shorten.maxlist, _shorten.maxtuple = 3, 6, 12, 12
 _shorten.maxstring, _shorten.maxother = 120, 80
 

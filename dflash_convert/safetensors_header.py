@@ -1,14 +1,15 @@
-"""One .safetensors file → its tensors: names, dtypes, shapes and places, proved by arithmetic, no data yet.
+"""One .safetensors file → its tensors: names, dtypes, shapes and places, no data yet.
 
-In: a path. Out: `SourceTensor`s sorted by name. Promised: 8 + header + data is exactly the file's size and the tensors
-lie end to end, so that a Git-LFS pointer, an HTML page and a cut download each get their own words.
+In: a path. Out: `SourceTensor`s sorted by name. The safetensors package (its parser, in Rust) judges each file; nothing
+of one that it refuses is used. What it gives no way to is read here: where a tensor's bytes begin, for streaming; a
+name that stands in the header twice, of which it keeps the last; and words for what people really meet: a Git-LFS
+pointer, a web page, a cut download, two names over the same bytes.
 
 Format: https://github.com/huggingface/safetensors#format
 """
 
 from __future__ import annotations
 
-import json
 import math
 import struct
 from collections.abc import Iterable, Mapping
@@ -19,8 +20,10 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
 from dflash_convert.errors import CheckpointError
+from dflash_convert.json_file import brief, parse_object
 
 MAX_HEADER = 100 << 20  # the safetensors library's own limit
 AGAIN = "download the file again"
@@ -72,13 +75,26 @@ def read_header(path: Path) -> dict[str, SourceTensor]:
             f.seek(0)
             (length,) = struct.unpack("<Q", f.read(8))
             _check_length(path, length, size)
-            header = _parse(path, f.read(length))
+            header = parse_object(f.read(length), f"{path.name}: the header", CheckpointError)
     except OSError as e:
         raise CheckpointError(f"{path}: {e.strerror or e}") from e
     start = 8 + length
     tensors = {name: _tensor(path, name, header[name], start) for name in sorted(header) if name != "__metadata__"}
     _check_extent(path, tensors.values(), start, size)
+    _judge(path, tensors)
     return tensors
+
+
+def _judge(path: Path, tensors: Mapping[str, SourceTensor]) -> None:
+    """What the format's own library says of the file; it must see the same tensors."""
+    try:
+        with safe_open(path, framework="np") as file:
+            slices = {name: file.get_slice(name) for name in list(file.keys())}
+            seen = {name: (s.get_dtype(), tuple(s.get_shape())) for name, s in slices.items()}
+    except (SafetensorError, OSError) as e:
+        raise CheckpointError(f"{path.name}: {e}", hint=AGAIN) from e
+    if seen != {name: (t.dtype, t.shape) for name, t in tensors.items()}:
+        raise CheckpointError(f"{path.name}: the header can be read in two ways", hint=AGAIN)
 
 
 def _refuse_lookalikes(path: Path, head: bytes, size: int) -> None:
@@ -103,23 +119,13 @@ def _check_length(path: Path, length: int, size: int) -> None:
         )
 
 
-def _parse(path: Path, data: bytes) -> dict[str, Any]:
-    try:
-        header = json.loads(data)
-    except (ValueError, RecursionError) as e:
-        raise CheckpointError(f"{path.name} is not a safetensors file: its header is not JSON: {e}", hint=AGAIN) from e
-    if not isinstance(header, dict):
-        raise CheckpointError(f"{path.name} is not a safetensors file: its header is not an object", hint=AGAIN)
-    return header
-
-
 def _tensor(path: Path, name: str, entry: Any, start: int) -> SourceTensor:
     try:
         dtype, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
     except (KeyError, TypeError, ValueError):
         dtype, shape, begin, end = None, (), -1, -1
     if not (isinstance(dtype, str) and all(type(n) is int and n >= 0 for n in (*shape, begin, end))):
-        raise CheckpointError(f"{path.name}: the header entry of {name} is damaged: {entry!r}", hint=AGAIN)
+        raise CheckpointError(f"{path.name}: the header entry of {name} is damaged: {brief(entry)}", hint=AGAIN)
     if dtype not in DTYPES:
         known = ", ".join(DTYPES)
         raise CheckpointError(
@@ -137,15 +143,19 @@ def _tensor(path: Path, name: str, entry: Any, start: int) -> SourceTensor:
 
 def _check_extent(path: Path, tensors: Iterable[SourceTensor], start: int, size: int) -> None:
     """Tensors must lie end to end and fill the file exactly."""
-    at = start
+    at, before = start, ""
     for tensor in sorted(tensors, key=lambda t: (t.offset, t.nbytes)):
-        if tensor.offset != at:
-            kind = "overlaps the tensor before it" if tensor.offset < at else "leaves a gap before it"
+        if tensor.offset < at:
             raise CheckpointError(
-                f"{path.name}: {tensor.name} {kind}: at byte {tensor.offset}, not {at}",
+                f"{path.name}: {before} and {tensor.name} lie over the same bytes, from {tensor.offset} to {at}",
+                hint="each tensor needs bytes of its own: save it again with safetensors' save_model",
+            )
+        if tensor.offset > at:
+            raise CheckpointError(
+                f"{path.name}: {tensor.name} leaves a gap before it: at byte {tensor.offset}, not {at}",
                 hint=f"download {path.name} again",
             )
-        at += tensor.nbytes
+        at, before = at + tensor.nbytes, tensor.name
     if at != size:
         state = f"is truncated: {at - size} bytes are missing" if at > size else f"has {size - at} bytes too many"
         raise CheckpointError(

@@ -11,7 +11,7 @@ import pytest
 from make import make_checkpoint, make_index, make_safetensors, weights
 from safetensors.numpy import load_file
 
-from dflash_convert.checkpoint import open_checkpoint, read_config
+from dflash_convert.checkpoint import open_checkpoint, open_tensors, read_config
 from dflash_convert.errors import CheckpointError, ConfigError, DflashError
 from dflash_convert.json_file import read_json
 
@@ -168,11 +168,6 @@ LIES: dict[str, tuple[Any, str, str]] = {
         f"d is in {INDEX} but in no shard (2 such tensors)",
         REVISIONS,
     ),
-    "a tensor it does not know": (
-        {n: f for n, f in TRUE_MAP.items() if n != "b"},
-        f"b is in a shard but not in {INDEX} (1 such tensors)",
-        REVISIONS,
-    ),
     "the wrong shard": (
         TRUE_MAP | {"b": "2.safetensors"},
         f"b is not in the shard that {INDEX} names (1 such tensors)",
@@ -206,6 +201,31 @@ def test_an_index_that_lies_is_refused(tmp_path: Path, lie: str) -> None:
     make_safetensors(tmp_path / "1.safetensors", {"a": TENSORS["a"], "b": TENSORS["b"]})
     (root / INDEX).write_text(json.dumps({"weight_map": weight_map}))
     assert refused(root) == (message, hint)
+
+
+def test_the_index_decides_which_copy_counts(tmp_path: Path) -> None:
+    """An overlay: a fixed tensor in a file of its own, the old one still in its shard."""
+    shards = {"1.safetensors": ["a", "b"], "2.safetensors": ["c"]}
+    root = make_checkpoint(tmp_path / "root", TENSORS, shards=shards)
+    make_safetensors(root / "fix.safetensors", {"a": weights(4, seed=9), "c": TENSORS["c"]})
+    make_index(root, {"a": "fix.safetensors", "b": "1.safetensors", "c": "2.safetensors"})
+    for checkpoint in (open_checkpoint(root), open_tensors(root, ["a", "c"])):
+        assert np.array_equal(checkpoint.float32("a"), weights(4, seed=9))
+        assert checkpoint.tensors["c"].file.name == "2.safetensors"
+    assert open_checkpoint(root).notes == (
+        f"2 older copies of tensors were left out ({INDEX} names another shard), such as a in 1.safetensors",
+    )
+
+
+def test_a_tensor_that_no_index_knows_is_there_all_the_same(tmp_path: Path) -> None:
+    shards = {"1.safetensors": ["a", "b"], "2.safetensors": ["c"]}
+    root = make_checkpoint(tmp_path / "root", TENSORS, shards=shards)
+    make_index(root, {"a": "1.safetensors", "c": "2.safetensors"})
+    checkpoint = open_checkpoint(root)
+    assert checkpoint.notes == (f"1 tensors of a shard are not in {INDEX}, such as b in 1.safetensors",)
+    assert np.array_equal(checkpoint.float32("b"), TENSORS["b"])
+    make_safetensors(root / "2.safetensors", {"b": TENSORS["b"], "c": TENSORS["c"]})
+    assert refused(root)[0] == "b is in both 1.safetensors and 2.safetensors"
 
 
 def test_shards_of_one_name_in_two_folders_are_told_apart(tmp_path: Path) -> None:

@@ -98,17 +98,15 @@ DAMAGED: dict[str, tuple[bytes, str, str]] = {
     ),
     "not JSON": (
         image(b"{'a'"),
-        "w.safetensors is not a safetensors file: its header is not JSON: "
-        "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
+        "w.safetensors: the header, line 1 column 2: not valid JSON: Expecting property name enclosed in double quotes",
         AGAIN,
     ),
     "not text": (
         image(b"\xff" * 4),
-        "w.safetensors is not a safetensors file: its header is not JSON: "
-        "'utf-8' codec can't decode byte 0xff in position 0: invalid start byte",
-        AGAIN,
+        "w.safetensors: the header, line 1 column 1: the byte 0xff is not UTF-8",
+        "save it as UTF-8, or download it",
     ),
-    "a list": (image([]), "w.safetensors is not a safetensors file: its header is not an object", AGAIN),
+    "a list": (image([]), "w.safetensors: the header: an object was expected, not a list", AGAIN),
     "a dtype of the future": (
         image({"a": entry("F4")}),
         "w.safetensors: a has the dtype F4, which is not supported",
@@ -131,8 +129,24 @@ DAMAGED: dict[str, tuple[bytes, str, str]] = {
     ),
     "overlap": (
         image({"a": entry(), "b": entry(offsets=[4, 12])}, bytes(12)),
-        "w.safetensors: b overlaps the tensor before it: at byte 120, not 124",
-        "download w.safetensors again",
+        "w.safetensors: a and b lie over the same bytes, from 120 to 124",
+        "each tensor needs bytes of its own: save it again with safetensors' save_model",
+    ),
+    "two names over one range": (
+        image({"b": entry(), "a": entry()}),
+        "w.safetensors: a and b lie over the same bytes, from 115 to 123",
+        "each tensor needs bytes of its own: save it again with safetensors' save_model",
+    ),
+    "a name twice": (
+        image(b'{"a":%b,"a":%b}' % (json.dumps(entry()).encode(), json.dumps(entry("I32")).encode())),
+        "w.safetensors: the header, line 1 column 61: the key 'a' is there twice",
+        "keep the right one of the two",
+    ),
+    "what only the library knows": (
+        image({"__metadata__": {"format": 1}, "a": entry()}),
+        "w.safetensors: Error while deserializing header: invalid JSON in header: "
+        "invalid type: integer `1`, expected a string at line 1 column 27",
+        AGAIN,
     ),
     "gap": (
         image({"a": entry(), "b": entry(offsets=[9, 17])}, bytes(17)),
@@ -176,7 +190,7 @@ def test_a_broken_entry_is_shown(tmp_path: Path, broken: Any) -> None:
 
 
 def test_nesting_without_end_is_not_json(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="its header is not JSON: maximum recursion depth"):
+    with pytest.raises(CheckpointError, match="the header, line 1 column 501: nested more than 500 deep"):
         headed(tmp_path, image(b"[" * 100_000))
 
 
