@@ -23,9 +23,10 @@ from dflash_convert.gguf_file import KV
 from dflash_convert.layout import Note, Plan
 from dflash_convert.mask_embedding import MaskEmbedding, read_mask_embedding
 from dflash_convert.match import bare, classify
-from dflash_convert.metadata import general_rows
+from dflash_convert.metadata import base_model, general_rows
 from dflash_convert.pipeline import working_ahead
 from dflash_convert.plan import choose_outtype, plan_draft, plan_target, weights_in
+from dflash_convert.quantized_source import refuse_quantized
 from dflash_convert.stream import block_bytes, row_blocks
 from dflash_convert.tables import Beside
 from dflash_convert.target_tables import TargetTables
@@ -90,6 +91,7 @@ def plan_conversion(
     source = _draft_source(str(draft), progress)
     stored = open_checkpoint(source.root)
     checkpoint = unpacked(stored)
+    refuse_quantized(checkpoint.config, checkpoint.tensors.values(), partial(base_model, source.root))
     kind, outtype = classify(checkpoint), choose_outtype(checkpoint, outtype)
     request = Request(source, checkpoint, stored, outtype, dict(overrides or {}), pre, progress)
     if isinstance(kind, Family):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -22,7 +22,17 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from dflash_convert.errors import GGUFError
 from dflash_convert.gguf_header import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, KV, Entry, Header, LazyArray, pad, read_header
 
-__all__ = ["ALIGNMENT_KEY", "DEFAULT_ALIGNMENT", "KV", "GGUFFile", "LazyArray", "TensorInfo", "open_gguf", "row_bytes"]
+__all__ = [
+    "ALIGNMENT_KEY",
+    "DEFAULT_ALIGNMENT",
+    "KV",
+    "GGUFFile",
+    "LazyArray",
+    "TensorInfo",
+    "odd_bytes",
+    "open_gguf",
+    "row_bytes",
+]
 
 MAX_WEIGHTS = 2**63 - 1  # ggml counts in int64
 
@@ -109,6 +119,23 @@ def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
         raise GGUFError(f"{path.name}: {_printable(e.message)}", hint=e.hint) from None
     kv = MappingProxyType(header.kv)
     return GGUFFile(path, header.version, kv, MappingProxyType(tensors), header.data_offset, memoryview(file))
+
+
+def odd_bytes(gguf: GGUFFile) -> Iterator[str]:
+    """What lies in the file beside its header and its tensors: bytes behind the last, bytes in the padding between.
+
+    Padding up to the alignment holds zeros and is no fault; a file may end with it or without.
+    """
+    end = gguf.data_offset
+    for tensor in gguf.tensors.values():
+        if any(gguf.data[end : tensor.offset]):
+            yield f"the padding before {tensor.name} (bytes {end} to {tensor.offset}) does not hold zeros"
+        end = tensor.offset + tensor.nbytes
+    padded = pad(end, gguf.alignment)
+    if any(gguf.data[end:padded]):
+        yield f"the padding behind the last tensor (bytes {end} to {padded}) does not hold zeros"
+    if len(gguf.data) > padded:
+        yield f"{len(gguf.data) - padded} bytes lie behind the last tensor, from byte {padded}"
 
 
 def _printable(text: str) -> str:

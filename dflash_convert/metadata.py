@@ -65,6 +65,13 @@ def source_rows(repo: str | None, commit: str | None, folder: str = "") -> tuple
     return tuple(rows)
 
 
+def base_model(root: Path) -> str | None:
+    """What the model card says the checkpoint was made from."""
+    found = _model_card(root).get("base_model")
+    found = found[0] if isinstance(found, list) and found else found
+    return found if isinstance(found, str) else None
+
+
 def _model_card(root: Path) -> dict[str, Any]:
     """The front matter of README.md. It is written by hand; where it is broken the weights are none the worse."""
     try:

@@ -20,7 +20,7 @@ from gguf.constants import GGML_QUANT_VERSION, GGMLQuantizationType, GGUFValueTy
 
 from dflash_convert import quants, recipes
 from dflash_convert.errors import GGUFError
-from dflash_convert.gguf_file import KV, GGUFFile, TensorInfo, open_gguf
+from dflash_convert.gguf_file import KV, GGUFFile, TensorInfo, odd_bytes, open_gguf
 from dflash_convert.layout import Note, Plan, PlannedTensor
 from dflash_convert.pipeline import working_ahead
 from dflash_convert.writer import Progress, check_output, write
@@ -60,11 +60,13 @@ class Block:
 def plan_quantize(gguf: GGUFFile, file_type: str, *, allow_requantize: bool = False) -> QuantizePlan:
     """What quantizing `gguf` to `file_type` will write; no tensor data is read.
 
-    Raises UsageError: an unknown file type. Raises GGUFError: a part of a split file, a missing block count, a tensor
-    that cannot be quantized (integers), or is quantized already and `allow_requantize` is not set.
+    Raises UsageError: an unknown file type. Raises GGUFError: a part of a split file, bytes that belong to nothing, a
+    missing block count, a tensor that cannot be quantized (integers), or is quantized already and `allow_requantize` is
+    not set.
     """
     recipe = recipes.file_type(file_type)
     _refuse_split(gguf)
+    _refuse_odd_bytes(gguf)
     tensors = [recipes.Tensor(t.name, t.shape, t.type) for t in gguf.tensors.values()]
     choices = recipes.choose(recipe, tensors, _model(gguf))
     for choice in choices:
@@ -88,6 +90,14 @@ def _refuse_split(gguf: GGUFFile) -> None:
         raise GGUFError(
             f"{gguf.path.name} is one of {parts} parts of a model",
             hint="join them first: llama-gguf-split --merge FIRST_PART OUT.gguf",
+        )
+
+
+def _refuse_odd_bytes(gguf: GGUFFile) -> None:
+    for what in odd_bytes(gguf):
+        raise GGUFError(
+            f"{gguf.path.name}: {what}",
+            hint="a resumed download may have appended, or two files were joined: download or write it again",
         )
 
 

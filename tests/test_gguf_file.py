@@ -14,7 +14,7 @@ from gguf_bytes import ONE, SAMPLE, array, image, line, opened, text
 from make import make_gguf, weights
 
 from dflash_convert.errors import GGUFError
-from dflash_convert.gguf_file import KV, LazyArray, open_gguf, row_bytes
+from dflash_convert.gguf_file import KV, LazyArray, odd_bytes, open_gguf, row_bytes
 from dflash_convert.gguf_header import EAGER_ARRAY
 
 
@@ -139,3 +139,30 @@ def test_a_file_that_takes_over_the_name_changes_nothing(tmp_path: Path) -> None
     (tmp_path / "new").replace(old.path)
     assert old.raw("b").tolist() == [list(range(34))]
     assert open_gguf(old.path).raw("b").tolist() == [[0] * 34]
+
+
+# -- bytes that belong to nothing ----------------------------------------------------------------------------------
+
+
+def test_what_lies_beside_header_and_tensors_is_told(tmp_path: Path) -> None:
+    """SAMPLE: tensor a has 24 bytes, then 8 of padding, then b with 34."""
+    whole = opened(tmp_path, SAMPLE)
+    start, end = whole.data_offset, len(SAMPLE)
+    padded = start + 96
+    assert list(odd_bytes(whole)) == []
+    assert list(odd_bytes(opened(tmp_path, SAMPLE + bytes(padded - end)))) == []
+    assert list(odd_bytes(opened(tmp_path, SAMPLE + bytes(padded - end + 1)))) == [
+        f"1 bytes lie behind the last tensor, from byte {padded}"
+    ]
+    assert list(odd_bytes(opened(tmp_path, SAMPLE + b"\1"))) == [
+        f"the padding behind the last tensor (bytes {end} to {padded}) does not hold zeros"
+    ]
+    gap = SAMPLE[: start + 24] + b"\0\0\0\0\0\0\0\1" + SAMPLE[start + 32 :]
+    assert list(odd_bytes(opened(tmp_path, gap))) == [
+        f"the padding before b (bytes {start + 24} to {start + 32}) does not hold zeros"
+    ]
+
+
+def test_bytes_behind_a_header_without_tensors_are_told(tmp_path: Path) -> None:
+    assert list(odd_bytes(opened(tmp_path, image(ONE) + bytes(64)))) != []
+    assert list(odd_bytes(opened(tmp_path, image(ONE)))) == []

@@ -133,3 +133,15 @@ def test_an_output_that_exists_is_refused_before_the_input_is_looked_at(tmp_path
     with pytest.raises(OutputError, match="exists"):
         quantize_file(tmp_path / "nothing.gguf", tmp_path / "out.gguf", "Q8_0")
     assert (tmp_path / "out.gguf").read_text() == "mine"
+
+
+@pytest.mark.parametrize("extra", [1, 31, 4096])
+def test_bytes_behind_the_last_tensor_are_refused(tmp_path: Path, extra: int) -> None:
+    source = one_layer(tmp_path, {"blk.0.ffn_up.weight": weights(8, 256)})
+    size = source.stat().st_size
+    source.write_bytes(source.read_bytes() + b"\1" * extra)
+    said = refused(GGUFError, source, "Q8_0")
+    assert said == (
+        f"in.gguf: {extra} bytes lie behind the last tensor, from byte {size} | "
+        "a resumed download may have appended, or two files were joined: download or write it again"
+    )

@@ -444,3 +444,13 @@ def test_tensors_over_each_other_are_the_answer_no(good: Callable[[str], Path], 
     data[at : at + 8] = (other.offset - file.data_offset).to_bytes(8, "little")
     (tmp_path / "x.gguf").write_bytes(data)
     assert "overlap" in messages(checked(tmp_path / "x.gguf", FLAT))[0]
+
+
+@pytest.mark.parametrize("extra", [1, 4096])
+def test_bytes_that_belong_to_nothing_are_named(good: Callable[[str], Path], tmp_path: Path, extra: int) -> None:
+    path = tmp_path / "x.gguf"
+    whole = good("dflash-flat").read_bytes()
+    path.write_bytes(whole + bytes(extra))
+    (failed,) = failures(verify(path, source=source_of("dflash-flat"), only={STRUCTURE}))
+    assert failed.found == f"{extra} bytes lie behind the last tensor, from byte {len(whole)}"
+    assert failed.cause == "a resumed download that appended, or two files joined: download or write it again"

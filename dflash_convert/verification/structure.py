@@ -15,7 +15,7 @@ from gguf.constants import GGMLQuantizationType
 
 from dflash_convert.checkpoint import Checkpoint
 from dflash_convert.errors import GGUFError
-from dflash_convert.gguf_file import KV, GGUFFile
+from dflash_convert.gguf_file import KV, GGUFFile, odd_bytes
 from dflash_convert.verification.expect import FOREIGN, KEYS, UNKNOWN, Configs, Key, tap_cause
 from dflash_convert.verification.names import Pair, leftovers, pairs
 from dflash_convert.verification.report import FAIL, PASS, SKIP, STRUCTURE, Check, LevelResult, judged
@@ -36,13 +36,22 @@ def structure(gguf: GGUFFile, source: Checkpoint | None, target: Target | None) 
 
     Raises ConfigError: two places of the source's config disagree. VocabError: no usable tokenizer files.
     """
-    checks = [Check("file", PASS, "the file", "whole")]
+    checks = list(_whole(gguf))
     if source is not None:
         configs = Configs(source.config, target)
         checks += [*_keys(gguf, configs), *_tensor_set(gguf, source)]
     checks += [*_tap_count(gguf), *_mask(gguf), *_fits_target(gguf, target), *_tokenizer(gguf, source, target)]
     metrics = {"keys": float(len(gguf.kv)), "tensors": float(len(gguf.tensors))}
     return judged(STRUCTURE, checks, metrics)
+
+
+def _whole(gguf: GGUFFile) -> Iterator[Check]:
+    """Nothing in the file but its header, its tensors and padding."""
+    cause = "a resumed download that appended, or two files joined: download or write it again"
+    odd = list(odd_bytes(gguf))
+    yield from (Check("file", FAIL, "the file", what, "zeros and nothing else", cause=cause) for what in odd)
+    if not odd:
+        yield Check("file", PASS, "the file", "whole")
 
 
 # -- keys ----------------------------------------------------------------------------------------------------------
