@@ -1,9 +1,11 @@
-"""Q8_0, Q5_0, Q5_1: blocks of 32 weights with a scale of their own.
+"""Q8_0, Q4_0, Q4_1, Q5_0, Q5_1: blocks of 32 weights with a scale of their own.
 
 In: blocks (n, 32) float32 and room for (n, bytes) uint8, or the reverse. Out: the room, filled. Promised: ggml's bytes.
 Source: ggml-quants.c, the reference quantizers; block layouts (ggml-common.h), d and m halves, little-endian:
 
     Q8_0   d, 32 × int8                            w = d·q
+    Q4_0   d, 32 nibbles                           w = d·(q - 8)
+    Q4_1   d, m, 32 nibbles                        w = d·q + m
     Q5_0   d, 32 fifth bits, 32 low nibbles        w = d·(q - 16)
     Q5_1   d, m, 32 fifth bits, 32 low nibbles     w = d·q + m
 
@@ -14,17 +16,20 @@ from __future__ import annotations
 
 import numpy as np
 
+from dflash_convert.quants.fields import get_five_bits, get_half, get_nibbles, put_five_bits, put_half, put_nibbles
 from dflash_convert.quants.kernel import Array, Scalar, inlined, kernel
-from dflash_convert.quants.rounding import half_bits, half_value, int8_or_zero, round_half_away
+from dflash_convert.quants.rounding import int8_or_zero, round_half_away
 
-f32, i32, u8, u32 = np.float32, np.int32, np.uint8, np.uint32
+f32, i32, u8 = np.float32, np.int32, np.uint8
 
 N = 32  # weights in a block
 ZERO, ONE = f32(0.0), f32(1.0)
 MAGNITUDE = i32(0x7FFFFFFF)
-NIBBLE, LOW_BYTE, TOP_LEVEL = i32(15), u32(0xFF), i32(31)
-Q8_LEVELS, Q5_0_LEVELS, Q5_1_LEVELS = f32(127.0), f32(-16.0), f32(31.0)
-Q5_0_ROUND, Q5_1_ROUND = f32(16.5), f32(0.5)  # shift to unsigned, and round by cutting
+TOP_4_BIT, TOP_5_BIT = i32(15), i32(31)
+Q8_LEVELS = f32(127.0)
+Q4_0_LEVELS, Q5_0_LEVELS = f32(-8.0), f32(-16.0)
+Q4_1_LEVELS, Q5_1_LEVELS = f32(15.0), f32(31.0)
+Q4_0_ROUND, Q5_0_ROUND, FROM_LOW_ROUND = f32(8.5), f32(16.5), f32(0.5)  # shift to unsigned, and round by cutting
 
 
 @kernel
@@ -34,7 +39,7 @@ def encode_q8_0(blocks: Array, out: Array) -> None:
         x, y = blocks[b], out[b]
         d = _largest_magnitude(x) / Q8_LEVELS
         inverse = ONE / d if d != ZERO else ZERO
-        _put_half(y, 0, d)
+        put_half(y, 0, d)
         for j in range(N):
             y[2 + j] = u8(int8_or_zero(round_half_away(x[j] * inverse)))
 
@@ -44,9 +49,63 @@ def decode_q8_0(raw: Array, out: Array) -> None:
     """(n, 34) uint8 → (n, 32) float32."""
     for b in range(raw.shape[0]):
         y, x = raw[b], out[b]
-        d = _get_half(y, 0)
+        d = get_half(y, 0)
         for j in range(N):
             x[j] = d * f32(np.int8(y[2 + j]))
+
+
+@kernel
+def encode_q4_0(blocks: Array, out: Array) -> None:
+    """(n, 32) float32 → (n, 18) uint8."""
+    levels = np.empty(N, i32)
+    for b in range(blocks.shape[0]):
+        x, y = blocks[b], out[b]
+        d = _first_largest(x) / Q4_0_LEVELS
+        inverse = ONE / d if d != ZERO else ZERO
+        put_half(y, 0, d)
+        for j in range(N):
+            levels[j] = min(TOP_4_BIT, int8_or_zero(x[j] * inverse + Q4_0_ROUND))
+        put_nibbles(y, 2, levels)
+
+
+@kernel
+def decode_q4_0(raw: Array, out: Array) -> None:
+    """(n, 18) uint8 → (n, 32) float32."""
+    levels = np.empty(N, i32)
+    for b in range(raw.shape[0]):
+        y, x = raw[b], out[b]
+        d = get_half(y, 0)
+        get_nibbles(y, 2, levels)
+        for j in range(N):
+            x[j] = d * f32(levels[j] - 8)
+
+
+@kernel
+def encode_q4_1(blocks: Array, out: Array) -> None:
+    """(n, 32) float32 → (n, 20) uint8."""
+    levels = np.empty(N, i32)
+    for b in range(blocks.shape[0]):
+        x, y = blocks[b], out[b]
+        low, high = _range(x)
+        d = (high - low) / Q4_1_LEVELS
+        inverse = ONE / d if d != ZERO else ZERO
+        put_half(y, 0, d)
+        put_half(y, 2, low)
+        for j in range(N):
+            levels[j] = min(TOP_4_BIT, int8_or_zero((x[j] - low) * inverse + FROM_LOW_ROUND))
+        put_nibbles(y, 4, levels)
+
+
+@kernel
+def decode_q4_1(raw: Array, out: Array) -> None:
+    """(n, 20) uint8 → (n, 32) float32."""
+    levels = np.empty(N, i32)
+    for b in range(raw.shape[0]):
+        y, x = raw[b], out[b]
+        d, m = get_half(y, 0), get_half(y, 2)
+        get_nibbles(y, 4, levels)
+        for j in range(N):
+            x[j] = d * f32(levels[j]) + m
 
 
 @kernel
@@ -57,10 +116,10 @@ def encode_q5_0(blocks: Array, out: Array) -> None:
         x, y = blocks[b], out[b]
         d = _first_largest(x) / Q5_0_LEVELS
         inverse = ONE / d if d != ZERO else ZERO
-        _put_half(y, 0, d)
+        put_half(y, 0, d)
         for j in range(N):
-            levels[j] = min(TOP_LEVEL, int8_or_zero(x[j] * inverse + Q5_0_ROUND))
-        _put_five_bits(y, 2, levels)
+            levels[j] = min(TOP_5_BIT, int8_or_zero(x[j] * inverse + Q5_0_ROUND))
+        put_five_bits(y, 2, levels)
 
 
 @kernel
@@ -69,8 +128,8 @@ def decode_q5_0(raw: Array, out: Array) -> None:
     levels = np.empty(N, i32)
     for b in range(raw.shape[0]):
         y, x = raw[b], out[b]
-        d = _get_half(y, 0)
-        _get_five_bits(y, 2, levels)
+        d = get_half(y, 0)
+        get_five_bits(y, 2, levels)
         for j in range(N):
             x[j] = d * f32(levels[j] - 16)
 
@@ -84,11 +143,11 @@ def encode_q5_1(blocks: Array, out: Array) -> None:
         low, high = _range(x)
         d = (high - low) / Q5_1_LEVELS
         inverse = ONE / d if d != ZERO else ZERO
-        _put_half(y, 0, d)
-        _put_half(y, 2, low)
+        put_half(y, 0, d)
+        put_half(y, 2, low)
         for j in range(N):
-            levels[j] = int8_or_zero((x[j] - low) * inverse + Q5_1_ROUND)
-        _put_five_bits(y, 4, levels)
+            levels[j] = int8_or_zero((x[j] - low) * inverse + FROM_LOW_ROUND)
+        put_five_bits(y, 4, levels)
 
 
 @kernel
@@ -97,8 +156,8 @@ def decode_q5_1(raw: Array, out: Array) -> None:
     levels = np.empty(N, i32)
     for b in range(raw.shape[0]):
         y, x = raw[b], out[b]
-        d, m = _get_half(y, 0), _get_half(y, 2)
-        _get_five_bits(y, 4, levels)
+        d, m = get_half(y, 0), get_half(y, 2)
+        get_five_bits(y, 4, levels)
         for j in range(N):
             x[j] = d * f32(levels[j]) + m
 
@@ -129,36 +188,3 @@ def _range(x: Array) -> tuple[Scalar, Scalar]:
         low = x[j] if x[j] < low else low
         high = x[j] if x[j] > high else high
     return low, high
-
-
-@inlined
-def _put_half(y: Array, at: int, value: Scalar) -> None:
-    bits = half_bits(value)
-    y[at] = u8(bits & LOW_BYTE)
-    y[at + 1] = u8(bits >> u32(8))
-
-
-@inlined
-def _get_half(y: Array, at: int) -> Scalar:
-    return half_value(u32(y[at]) | u32(u32(y[at + 1]) << u32(8)))
-
-
-@inlined
-def _put_five_bits(y: Array, at: int, levels: Array) -> None:
-    """32 levels in 0…31 → 4 bytes of fifth bits, 16 bytes of nibbles."""
-    fifths = u32(0)
-    for j in range(N):
-        fifths |= u32(u32(levels[j] >> 4) << u32(j))
-    for k in range(4):
-        y[at + k] = u8(u32(fifths >> u32(8 * k)) & LOW_BYTE)
-    for j in range(16):
-        y[at + 4 + j] = u8((levels[j] & NIBBLE) | ((levels[j + 16] & NIBBLE) << 4))
-
-
-@inlined
-def _get_five_bits(y: Array, at: int, levels: Array) -> None:
-    for j in range(16):
-        levels[j] = i32(y[at + 4 + j]) & NIBBLE
-        levels[j + 16] = i32(y[at + 4 + j]) >> 4
-    for j in range(N):
-        levels[j] |= ((i32(y[at + j // 8]) >> (j % 8)) & 1) << 4

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from dflash_convert.quants.fields import get_half, put_half
 from dflash_convert.quants.kernel import Array, Scalar, inlined, kernel
 from dflash_convert.quants.lanes import ABOVE_RMS, Importance
 from dflash_convert.quants.min_search import Grid, level_of, search
-from dflash_convert.quants.rounding import half_bits, half_value, nearest_int
+from dflash_convert.quants.rounding import nearest_int
 
-f32, i32, u8, u32 = np.float32, np.int32, np.uint8, np.uint32
+f32, i32, u8 = np.float32, np.int32, np.uint8
 ZERO = f32(0.0)
 FIRST, BYTE = i32(0), i32(0xFF)
 TOP_4_BIT, TOP_6_BIT = i32(15), i32(63)
@@ -91,9 +92,7 @@ def _six_bits(values: Array, levels: Array, y: Array, at: int) -> Scalar:
     inverse = STEPS_6_BIT / largest if largest > ZERO else ZERO
     for k in range(SUB):
         levels[k] = min(TOP_6_BIT, i32(nearest_int(inverse * values[k]) & BYTE))  # C keeps a byte, then the minimum
-    bits = half_bits(largest / STEPS_6_BIT)
-    y[at], y[at + 1] = u8(bits & u32(0xFF)), u8(bits >> u32(8))
-    return half_value(bits)
+    return put_half(y, at, largest / STEPS_6_BIT)
 
 
 @inlined
@@ -142,7 +141,7 @@ def _unpack(raw: Array, nibbles: int, out: Array) -> None:
     sc, mn = np.empty(SUB, i32), np.empty(SUB, i32)
     for b in range(raw.shape[0]):
         y = raw[b]
-        d, dmin = _get_half(y, 0), _get_half(y, 2)
+        d, dmin = get_half(y, 0), get_half(y, 2)
         _get_scales(y, sc, mn)
         for k in range(SUB):
             x = out[b, k * N : (k + 1) * N]
@@ -153,8 +152,3 @@ def _unpack(raw: Array, nibbles: int, out: Array) -> None:
                 if nibbles == Q5_NIBBLES:
                     q |= (i32(y[FIFTHS + j]) >> k & 1) << 4
                 x[j] = step * f32(q) - shift
-
-
-@inlined
-def _get_half(y: Array, at: int) -> Scalar:
-    return half_value(u32(y[at]) | u32(u32(y[at + 1]) << u32(8)))

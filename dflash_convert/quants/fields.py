@@ -1,0 +1,64 @@
+"""Pieces that several block formats are laid out with, to be inlined into kernels.
+
+In: the bytes of a block, and where in it. Out: the values there, or the bytes filled. Promised: ggml's layouts
+(ggml-common.h), little-endian.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dflash_convert.quants.kernel import Array, Scalar, inlined
+from dflash_convert.quants.rounding import half_bits, half_value
+
+i32, u8, u32 = np.int32, np.uint8, np.uint32
+LOW_BYTE, NIBBLE = u32(0xFF), i32(15)
+
+
+@inlined
+def put_half(y: Array, at: int, value: Scalar) -> Scalar:
+    """Store a float32 as a half; gives its value as the half holds it."""
+    bits = half_bits(value)
+    y[at] = u8(bits & LOW_BYTE)
+    y[at + 1] = u8(bits >> u32(8))
+    return half_value(bits)
+
+
+@inlined
+def get_half(y: Array, at: int) -> Scalar:
+    """The half at a byte offset, as float32."""
+    return half_value(u32(y[at]) | u32(u32(y[at + 1]) << u32(8)))
+
+
+@inlined
+def put_nibbles(y: Array, at: int, levels: Array) -> None:
+    """The low 4 bits of 32 levels → 16 bytes: byte j holds level j below and level j + 16 above."""
+    for j in range(16):
+        y[at + j] = u8((levels[j] & NIBBLE) | ((levels[j + 16] & NIBBLE) << 4))
+
+
+@inlined
+def get_nibbles(y: Array, at: int, levels: Array) -> None:
+    """16 bytes → 32 levels in 0…15."""
+    for j in range(16):
+        levels[j] = i32(y[at + j]) & NIBBLE
+        levels[j + 16] = i32(y[at + j]) >> 4
+
+
+@inlined
+def put_five_bits(y: Array, at: int, levels: Array) -> None:
+    """32 levels in 0…31 → 4 bytes of fifth bits, 16 bytes of nibbles."""
+    fifths = u32(0)
+    for j in range(32):
+        fifths |= u32(u32(levels[j] >> 4) << u32(j))
+    for k in range(4):
+        y[at + k] = u8(u32(fifths >> u32(8 * k)) & LOW_BYTE)
+    put_nibbles(y, at + 4, levels)
+
+
+@inlined
+def get_five_bits(y: Array, at: int, levels: Array) -> None:
+    """4 bytes of fifth bits, 16 bytes of nibbles → 32 levels in 0…31."""
+    get_nibbles(y, at + 4, levels)
+    for j in range(32):
+        levels[j] |= ((i32(y[at + j // 8]) >> (j % 8)) & 1) << 4
