@@ -25,6 +25,7 @@ from dflash_convert.quants.rounding import (
 )
 
 WRITTEN = [name for name, t in TYPES.items() if t.encode]
+WEIGHTED = [name for name, t in TYPES.items() if t.encode_weighted]
 K_QUANTS = ["Q4_K", "Q5_K", "Q6_K"]
 
 
@@ -41,6 +42,18 @@ def golden(data: Any) -> dict[str, Array]:
 @pytest.mark.parametrize("name", [n for n in WRITTEN if n != "F32"])
 def test_bytes_are_ggmls(name: str, golden: dict[str, Array]) -> None:
     assert np.array_equal(quantize(golden["x"], name), golden[name])
+
+
+@pytest.mark.parametrize("name", [n for n in WRITTEN if n not in ("F32", "F16", "BF16", "Q8_0")])
+def test_bytes_with_importance_weights_are_ggmls(name: str, golden: dict[str, Array]) -> None:
+    got = quantize(golden["x"], name, imatrix=golden["imatrix"])
+    assert np.array_equal(got, golden[f"{name}_imatrix"])
+    assert not np.array_equal(got, golden[name])
+
+
+@pytest.mark.parametrize("name", ["F16", "BF16", "Q8_0"])
+def test_types_that_make_nothing_of_importance_ignore_it(name: str, golden: dict[str, Array]) -> None:
+    assert np.array_equal(quantize(golden["x"], name, imatrix=golden["imatrix"]), golden[name])
 
 
 @pytest.mark.parametrize("name", ["Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", *WRITTEN])
@@ -212,11 +225,47 @@ def test_a_block_does_not_depend_on_its_neighbours(name: str, golden: dict[str, 
     assert np.array_equal(quantize(x[5:18].copy(), name), whole[5:18])
 
 
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_a_weighted_row_does_not_depend_on_its_neighbours(
+    name: str, golden: dict[str, Array], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, imatrix, whole = golden["x"], golden["imatrix"], golden[f"{name}_imatrix"]
+    assert np.array_equal(np.concatenate([quantize(row[None], name, imatrix=imatrix) for row in x[:9]]), whole[:9])
+    monkeypatch.setattr("dflash_convert.quants.CHUNK", 3 * 512 + 32)  # slices end where rows do
+    assert np.array_equal(quantize(x[5:18].copy(), name, 3, imatrix), whole[5:18])
+
+
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_what_matters_comes_out_closer(name: str, golden: dict[str, Array]) -> None:
+    x, imatrix = np.random.default_rng(3).standard_normal((8, 512)).astype(np.float32), golden["imatrix"]
+
+    def loss(raw: Array) -> Any:
+        return (imatrix * (dequantize(raw, name) - x) ** 2).sum()
+
+    assert loss(quantize(x, name, imatrix=imatrix)) < loss(quantize(x, name))
+
+
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_threads_change_no_byte(threads: int, golden: dict[str, Array], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dflash_convert.quants.CHUNK", 3 * 256)
     assert np.array_equal(quantize(golden["x"], "Q4_K", threads), golden["Q4_K"])
     assert np.array_equal(dequantize(golden["Q4_K"], "Q4_K", threads), dequantize(golden["Q4_K"], "Q4_K"))
+
+
+@pytest.mark.parametrize("name", [n for n in WRITTEN if n not in ("F32", "F16", "BF16")])
+@settings(max_examples=25)
+@given(seed=st.integers(0, 2**31))
+def test_any_bytes_decode_as_the_gguf_package_decodes_them(name: str, seed: int) -> None:
+    raw = np.random.default_rng(seed).integers(0, 256, (3, 2 * TYPES[name].bytes), np.uint8)
+    with np.errstate(all="ignore"):
+        assert np.array_equal(dequantize(raw, name), gguf_quants.dequantize(raw, TYPES[name].id), equal_nan=True)
+
+
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_zeros_are_exact_whatever_they_matter(name: str, golden: dict[str, Array]) -> None:
+    for imatrix in (golden["imatrix"], np.zeros(512, np.float32)):
+        raw = quantize(np.zeros((2, 512), np.float32), name, imatrix=imatrix)
+        assert not dequantize(raw, name).any()
 
 
 @pytest.mark.parametrize("name", WRITTEN)

@@ -20,7 +20,7 @@ import numpy as np
 from gguf import quants as gguf_quants
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
-from dflash_convert.quants import blocks32, floats, q4_q5_k, q6_k
+from dflash_convert.quants import blocks32, blocks32_weighted, floats, q4_q5_k, q6_k
 
 __all__ = ["TYPES", "QuantType", "dequantize", "quantize"]
 
@@ -55,10 +55,12 @@ def _by_gguf(type_id: GGMLQuantizationType, raw: Array, out: Array) -> None:
     out[:] = gguf_quants.dequantize(raw, type_id)
 
 
-def _row(name: str, encode: Kernel | None, decode: Kernel | None, *halves: int) -> tuple[str, QuantType]:
+def _row(
+    name: str, encode: Kernel | None, decode: Kernel | None, *halves: int, weighted: WeightedKernel | None = None
+) -> tuple[str, QuantType]:
     type_id = GGMLQuantizationType[name]
     block, size = GGML_QUANT_SIZES[type_id]
-    return name, QuantType(name, type_id, block, size, encode, decode or partial(_by_gguf, type_id), halves)
+    return name, QuantType(name, type_id, block, size, encode, decode or partial(_by_gguf, type_id), halves, weighted)
 
 
 TYPES: Mapping[str, QuantType] = MappingProxyType(
@@ -68,13 +70,13 @@ TYPES: Mapping[str, QuantType] = MappingProxyType(
             _row("F16", floats.encode_f16, floats.decode_f16, 0),
             _row("BF16", floats.encode_bf16, floats.decode_bf16),
             _row("Q8_0", blocks32.encode_q8_0, blocks32.decode_q8_0, 0),
-            _row("Q4_0", blocks32.encode_q4_0, blocks32.decode_q4_0, 0),
-            _row("Q4_1", blocks32.encode_q4_1, blocks32.decode_q4_1, 0, 2),
-            _row("Q5_0", blocks32.encode_q5_0, blocks32.decode_q5_0, 0),
-            _row("Q5_1", blocks32.encode_q5_1, blocks32.decode_q5_1, 0, 2),
-            _row("Q4_K", q4_q5_k.encode_q4_k, q4_q5_k.decode_q4_k, 0, 2),
-            _row("Q5_K", q4_q5_k.encode_q5_k, q4_q5_k.decode_q5_k, 0, 2),
-            _row("Q6_K", q6_k.encode_q6_k, q6_k.decode_q6_k, 208),
+            _row("Q4_0", blocks32.encode_q4_0, blocks32.decode_q4_0, 0, weighted=blocks32_weighted.encode_q4_0),
+            _row("Q4_1", blocks32.encode_q4_1, blocks32.decode_q4_1, 0, 2, weighted=blocks32_weighted.encode_q4_1),
+            _row("Q5_0", blocks32.encode_q5_0, blocks32.decode_q5_0, 0, weighted=blocks32_weighted.encode_q5_0),
+            _row("Q5_1", blocks32.encode_q5_1, blocks32.decode_q5_1, 0, 2, weighted=blocks32_weighted.encode_q5_1),
+            _row("Q4_K", q4_q5_k.encode_q4_k, q4_q5_k.decode_q4_k, 0, 2, weighted=q4_q5_k.encode_q4_k_weighted),
+            _row("Q5_K", q4_q5_k.encode_q5_k, q4_q5_k.decode_q5_k, 0, 2, weighted=q4_q5_k.encode_q5_k_weighted),
+            _row("Q6_K", q6_k.encode_q6_k, q6_k.decode_q6_k, 208, weighted=q6_k.encode_q6_k_weighted),
             # read through the gguf package
             _row("Q2_K", None, None, 80, 82),
             _row("Q3_K", None, None, 108),

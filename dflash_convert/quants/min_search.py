@@ -60,6 +60,11 @@ class Fit:
     sum_w: Array
 
 
+def weighted_grid(top: int) -> Grid:
+    """What every type tries when importance weights are given."""
+    return Grid(top, first=-0.9, step=0.05, steps=36)
+
+
 def search(sub_blocks: Array, grid: Grid, importance: Importance) -> Fit:
     """The best fit of each of the (n, N) float32 sub-blocks."""
     found = np.empty((5, sub_blocks.shape[0]), f32)

@@ -16,15 +16,15 @@ import numpy as np
 
 from dflash_convert.quants.fields import get_half, put_half
 from dflash_convert.quants.kernel import Array, Scalar, inlined, kernel
-from dflash_convert.quants.lanes import ABOVE_RMS, Importance
-from dflash_convert.quants.min_search import Grid, level_of, search
+from dflash_convert.quants.lanes import ABOVE_RMS, SPREAD, Importance, spread
+from dflash_convert.quants.min_search import Fit, Grid, level_of, search, weighted_grid
 from dflash_convert.quants.rounding import nearest_int
+from dflash_convert.quants.super_scales import Steps, fit_scales, round_scales
 
 f32, i32, u8 = np.float32, np.int32, np.uint8
 ZERO = f32(0.0)
-FIRST, BYTE = i32(0), i32(0xFF)
-TOP_4_BIT, TOP_6_BIT = i32(15), i32(63)
-STEPS_6_BIT = f32(63.0)
+FIRST = i32(0)
+TOP_6_BIT = 63
 
 SUB, N = 8, 32  # sub-blocks in a super-block, weights in a sub-block
 SCALES, FIFTHS = 4, 16  # byte offsets; d and dmin come first
@@ -39,9 +39,19 @@ def encode_q4_k(blocks: Array, out: Array) -> None:
     _encode(blocks, Q4_GRID, Q4_NIBBLES, out)
 
 
+def encode_q4_k_weighted(blocks: Array, out: Array, importance: Array) -> None:
+    """The same with the importance of a row's weights, (blocks of a row, 256) float32."""
+    _encode_weighted(blocks, importance, Q4_GRID.top, Q4_NIBBLES, out)
+
+
 def encode_q5_k(blocks: Array, out: Array) -> None:
     """(n, 256) float32 → (n, 176) uint8."""
     _encode(blocks, Q5_GRID, Q5_NIBBLES, out)
+
+
+def encode_q5_k_weighted(blocks: Array, out: Array, importance: Array) -> None:
+    """The same with the importance of a row's weights, (blocks of a row, 256) float32."""
+    _encode_weighted(blocks, importance, Q5_GRID.top, Q5_NIBBLES, out)
 
 
 def decode_q4_k(raw: Array, out: Array) -> None:
@@ -56,24 +66,42 @@ def decode_q5_k(raw: Array, out: Array) -> None:
 
 def _encode(blocks: Array, grid: Grid, nibbles: int, out: Array) -> None:
     fit = search(blocks.reshape(-1, N), grid, Importance(ABOVE_RMS))  # (n·8, 32)
-    scale, minimum, inverse, low = (a.reshape(-1, SUB) for a in (fit.scale, fit.minimum, fit.inverse, fit.low))
-    _pack(blocks, scale, minimum, inverse, low, i32(grid.top), nibbles, out)
+    scales, minima = (round_scales(a.reshape(-1, SUB), TOP_6_BIT, TOP_6_BIT) for a in (fit.scale, fit.minimum))
+    _pack_fit(blocks, fit, scales, minima, grid.top, nibbles, out)
+
+
+def _encode_weighted(blocks: Array, table: Array, top: int, nibbles: int, out: Array) -> None:
+    """An error in weight x counts as its importance · sqrt(twice the mean square of its super-block + x²)."""
+    squares = spread(blocks, SUB, times=2, over=SUB * N)
+    fit = search(blocks.reshape(-1, N), weighted_grid(top), Importance(SPREAD, table.reshape(-1, N), squares))
+    sum_w = fit.sum_w.reshape(-1, SUB)
+    scales, minima = (fit_scales(a.reshape(-1, SUB), sum_w, TOP_6_BIT) for a in (fit.scale, fit.minimum))
+    if nibbles == Q5_NIBBLES:  # ggml cuts what wrapped below zero for Q5_K only
+        for steps in (scales, minima):
+            np.minimum(steps.levels, TOP_6_BIT, out=steps.levels)
+    _pack_fit(blocks, fit, scales, minima, top, nibbles, out)
+
+
+def _pack_fit(blocks: Array, fit: Fit, scales: Steps, minima: Steps, top: int, nibbles: int, out: Array) -> None:
+    inverse, low = fit.inverse.reshape(-1, SUB), fit.low.reshape(-1, SUB)
+    _pack(blocks, scales.levels, scales.step, minima.levels, minima.step, inverse, low, i32(top), nibbles, out)
 
 
 @kernel
 def _pack(
-    blocks: Array, scale: Array, minimum: Array, inverse: Array, low: Array, top: Scalar, nibbles: int, out: Array
-) -> None:
+    blocks: Array, scales: Array, d: Array, minima: Array, dmin: Array, inverse: Array, low: Array,
+    top: Scalar, nibbles: int, out: Array,
+) -> None:  # fmt: skip
     sc, mn = np.empty(SUB, i32), np.empty(SUB, i32)
     q = np.empty((SUB, N), u8)
     for b in range(blocks.shape[0]):
         y = out[b]
-        d = _six_bits(scale[b], sc, y, 0)
-        dmin = _six_bits(minimum[b], mn, y, 2)
-        _put_scales(sc, mn, y)
+        scale, shrink = put_half(y, 0, d[b]), put_half(y, 2, dmin[b])
+        _put_scales(scales[b], minima[b], y)
+        _get_scales(y, sc, mn)
         for k in range(SUB):
             x = blocks[b, k * N : (k + 1) * N]
-            step, shift = d * f32(sc[k]), dmin * f32(mn[k])
+            step, shift = scale * f32(sc[k]), shrink * f32(mn[k])
             if step == ZERO:  # too small for its 6 bits: the search's own levels stay
                 for j in range(N):
                     q[k, j] = level_of(x[j], low[b, k], inverse[b, k], top)
@@ -81,18 +109,6 @@ def _pack(
                 for j in range(N):
                     q[k, j] = _clamp(nearest_int((x[j] + shift) / step), top)
         _put_levels(q, y, nibbles)
-
-
-@inlined
-def _six_bits(values: Array, levels: Array, y: Array, at: int) -> Scalar:
-    """8 values → 8 levels in 0…63 and their common step, stored as a half; gives that half's value."""
-    largest = ZERO
-    for k in range(SUB):
-        largest = values[k] if values[k] > largest else largest
-    inverse = STEPS_6_BIT / largest if largest > ZERO else ZERO
-    for k in range(SUB):
-        levels[k] = min(TOP_6_BIT, i32(nearest_int(inverse * values[k]) & BYTE))  # C keeps a byte, then the minimum
-    return put_half(y, at, largest / STEPS_6_BIT)
 
 
 @inlined
