@@ -6,12 +6,25 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 f32 = np.float32
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Scales to try: first + k·step levels more than top, k = 0 … steps; whether errors count by their size."""
+
+    top: int
+    first: float
+    step: float
+    steps: int
+    absolute: bool = False
+
 
 MAGIC = f32(12582912.0)
 
@@ -33,27 +46,32 @@ def slow_sum(terms: Iterator[Any]) -> Any:
     return total
 
 
-def slow_min_search(x: Array, top: int, first: float, steps: int) -> tuple[Any, Any, list[int]]:
-    """One sub-block of Q4_K or Q5_K → scale, minimum, the search's own levels."""
-    spread = np.sqrt(slow_sum(v * v for v in x) / f32(32))
-    w = [spread + abs(v) for v in x]
+def above_rms(x: Array) -> list[Any]:
+    """The importances of plain Q4_K and Q5_K."""
+    rms = np.sqrt(slow_sum(v * v for v in x) / f32(32))
+    return [rms + abs(v) for v in x]
+
+
+def slow_min_search(x: Array, w: list[Any], grid: Grid) -> tuple[Any, Any, list[int]]:
+    """One sub-block of Q2_K, Q4_K or Q5_K and its importances → scale, minimum, the search's own levels."""
+    top, first, step, steps = grid.top, grid.first, grid.step, grid.steps
     sum_w, sum_x = w[0], w[0] * x[0]
     for wi, v in zip(w[1:], x[1:], strict=True):
         sum_w, sum_x = sum_w + wi, sum_x + wi * v
     low, high = min(f32(0), min(x)), max(x)
     if low == high:
-        return f32(0), -low, [0] * 32
+        return f32(0), -low, [0] * len(x)
 
     def loss(scale: Any, low: Any, q: list[int]) -> Any:
         misses = [scale * f32(qi) + low - v for qi, v in zip(q, x, strict=True)]
-        return slow_sum(wi * (m * m) for wi, m in zip(w, misses, strict=True))
+        return slow_sum(wi * (abs(m) if grid.absolute else m * m) for wi, m in zip(w, misses, strict=True))
 
     inverse = f32(top) / (high - low)
     scale = f32(1) / inverse
     q = [slow_level(inverse * (v - low), 0, top) for v in x]
     best, kept = loss(scale, low, q), q
     for k in range(steps + 1):
-        inverse = (f32(first) + f32(0.1) * f32(k) + f32(top)) / (high - low)
+        inverse = (f32(first) + f32(step) * f32(k) + f32(top)) / (high - low)
         q = [slow_level(inverse * (v - low), 0, top) for v in x]
         sum_q = slow_sum(wi * f32(qi) for wi, qi in zip(w, q, strict=True))
         sum_qq = slow_sum(wi * f32(qi) * f32(qi) for wi, qi in zip(w, q, strict=True))
@@ -70,50 +88,108 @@ def slow_min_search(x: Array, top: int, first: float, steps: int) -> tuple[Any, 
     return scale, -low, kept
 
 
-def slow_six_bits(values: list[Any]) -> tuple[list[int], Any]:
+def slow_round_scales(values: list[Any], w: list[Any], top: int) -> tuple[list[int], Any]:
+    """Scales or minima → whole levels, their step as a half. Importances make no difference here."""
     largest = max([f32(0), *values])
-    inverse = f32(63) / largest if largest > 0 else f32(0)
-    return [min(63, slow_nearest_int(inverse * v) & 0xFF) for v in values], np.float16(largest / f32(63))
+    inverse = f32(top) / largest if largest > 0 else f32(0)
+    return [min(top, slow_nearest_int(inverse * v) & 0xFF) for v in values], np.float16(largest / f32(top))
 
 
-def slow_min_block(x: Array, top: int, first: float, steps: int) -> Array:
+def slow_fit_scales(values: list[Any], w: list[Any], top: int) -> tuple[list[int], Any]:
+    """The same with the importances of the sub-blocks."""
+    largest = max([f32(0), *values])
+    if largest < f32(1e-15):
+        return [0] * len(values), np.float16(0)
+
+    def loss(inverse: Any) -> Any:
+        misses = [v - f32(1) / inverse * f32(min(top, slow_nearest_int(inverse * v))) for v in values]
+        return slow_sum(wi * m * m for wi, m in zip(w, misses, strict=True))
+
+    best, inverse = loss(f32(top) / largest), f32(top) / largest
+    for k in [k for k in range(-4, 5) if k]:
+        attempt = (f32(0.1) * f32(k) + f32(top)) / largest
+        if (error := loss(attempt)) < best:
+            best, inverse = error, attempt
+    q = [min(top, slow_nearest_int(inverse * v)) for v in values]
+    return q, np.float16(slow_improve(values, w, q, -1000, top))
+
+
+def slow_improve(x: list[Any] | Array, w: list[Any], q: list[int], bottom: int, top: int) -> Any:
+    """Change levels one by one where that gains, until none does (or five times): `q` in place; gives the scale."""
+    qx = slow_sum(wi * v * f32(qi) for wi, v, qi in zip(w, x, q, strict=True))
+    qq = slow_sum(wi * f32(qi) * f32(qi) for wi, qi in zip(w, q, strict=True))
+    for _ in range(5):
+        before = list(q)
+        for i, (wi, v) in enumerate(zip(w, x, strict=True)):
+            rest_qx, rest_qq = qx - wi * v * f32(q[i]), qq - wi * f32(q[i]) * f32(q[i])
+            if not rest_qx > 0 or (bottom < -100 and not rest_qq > 0):
+                continue
+            new = max(bottom, min(top, slow_nearest_int(v * rest_qq / rest_qx)))
+            new_qx, new_qq = rest_qx + wi * v * f32(new), rest_qq + wi * f32(new) * f32(new)
+            if new != q[i] and new_qq > 0 and new_qx * new_qx * qq > qx * qx * new_qq:
+                q[i], qx, qq = new, new_qx, new_qq
+        if q == before:
+            break
+    return qx / qq if qq > 0 else f32(0)
+
+
+def slow_min_block(x: Array, grid: Grid, weigh: Callable[[Array], list[Any]], n: int) -> Array:
     """256 weights → d, dmin, scales, minima and levels, as one flat array of numbers."""
-    found = [slow_min_search(sub, top, first, steps) for sub in x.reshape(8, 32)]
-    sc, d = slow_six_bits([f[0] for f in found])
-    mn, dmin = slow_six_bits([f[1] for f in found])
+    return slow_min_numbers(x, grid, [weigh(sub) for sub in x.reshape(-1, n)], slow_round_scales)
+
+
+def slow_weighted_min_block(x: Array, importance: Array, top: int, n: int, times: float) -> Array:
+    """The same with the importances of the weights; the mean square counts `times`."""
+    w = slow_spread(x, importance, times).reshape(-1, n)
+    return slow_min_numbers(x, Grid(top, -0.9, 0.05, 36), [list(row) for row in w], slow_fit_scales)
+
+
+def slow_spread(x: Array, importance: Array, times: float) -> Array:
+    square = f32(times) * slow_sum(v * v for v in x) / f32(len(x))
+    return np.asarray(importance * np.sqrt(square + x * x))
+
+
+def slow_min_numbers(x: Array, grid: Grid, w: list[list[Any]], scales: Any) -> Array:
+    subs = x.reshape(len(w), -1)
+    top_scale = 15 if grid.top == 3 else 63
+    found = [slow_min_search(sub, wi, grid) for sub, wi in zip(subs, w, strict=True)]
+    sums = [slow_sum(iter(wi)) for wi in w]
+    sc, d = scales([f[0] for f in found], sums, top_scale)
+    mn, dmin = scales([f[1] for f in found], sums, top_scale)
     levels: list[int] = []
-    for k, sub in enumerate(x.reshape(8, 32)):
+    for k, sub in enumerate(subs):
         step, shift = f32(d) * f32(sc[k]), f32(dmin) * f32(mn[k])
-        levels += [slow_level((v + shift) / step, 0, top) for v in sub] if step else found[k][2]
+        levels += [slow_level((v + shift) / step, 0, grid.top) for v in sub] if step else found[k][2]
     return np.array([d, dmin, *sc, *mn, *levels], np.float64)
 
 
-def slow_q6_search(x: Array) -> tuple[Any, list[int]]:
-    """One sub-block of Q6_K → scale, the search's own levels."""
+def slow_scale_search(x: Array | list[Any], w: Array | list[Any], top: int) -> tuple[Any, list[int]]:
+    """One sub-block of Q6_K (of weighted Q3_K, or its scales) and its importances → scale, the search's own levels."""
     largest = f32(0)
     for v in x:
         largest = v if abs(v) > abs(largest) else largest
     if abs(largest) < f32(1e-15):
-        return f32(0), [-32] * 16
+        return f32(0), [-top] * 16
 
     def attempt(levels: Any) -> tuple[Any, Any, list[int]]:
-        q = [slow_level(-levels / largest * v, -32, 31) for v in x]
-        qx = slow_sum(v * v * v * f32(qi) for v, qi in zip(x, q, strict=True))
-        return qx, slow_sum(v * v * f32(qi) * f32(qi) for v, qi in zip(x, q, strict=True)), q
+        q = [slow_level(-levels / largest * v, -top, top - 1) for v in x]
+        qx = slow_sum(wi * v * f32(qi) for wi, v, qi in zip(w, x, q, strict=True))
+        return qx, slow_sum(wi * f32(qi) * f32(qi) for wi, qi in zip(w, q, strict=True)), q
 
-    qx, qq, kept = attempt(f32(32))
+    qx, qq, kept = attempt(f32(top))
     scale = qx / qq if qq else f32(0)
     best = scale * qx
     for k in [k for k in range(-9, 10) if k]:
-        qx, qq, q = attempt(f32(32) + f32(0.1) * f32(k))
+        qx, qq, q = attempt(f32(top) + f32(0.1) * f32(k))
         if qq > 0 and qx * qx > best * qq:
             scale, kept = qx / qq, q
             best = scale * qx
     return scale, kept
 
 
-def slow_q6_block(x: Array) -> Array:
-    found = [slow_q6_search(sub) for sub in x.reshape(16, 16)]
+def slow_q6_block(x: Array, importance: Array | None = None) -> Array:
+    w = (x * x if importance is None else importance).reshape(16, 16)
+    found = [slow_scale_search(sub, wi, 32) for sub, wi in zip(x.reshape(16, 16), w, strict=True)]
     largest = f32(0)
     for scale, _ in found:
         largest = scale if abs(scale) > abs(largest) else largest
@@ -131,21 +207,37 @@ def slow_q6_block(x: Array) -> Array:
 
 # type → (256,) float32 to its numbers
 SLOW: dict[str, Callable[[Array], Array]] = {
-    "Q4_K": lambda x: slow_min_block(x, 15, -1.0, 20),
-    "Q5_K": lambda x: slow_min_block(x, 31, -0.5, 15),
+    "Q2_K": lambda x: slow_min_block(x, Grid(3, -0.5, 0.1, 15, absolute=True), lambda sub: list(abs(sub)), 16),
+    "Q4_K": lambda x: slow_min_block(x, Grid(15, -1.0, 0.1, 20), above_rms, 32),
+    "Q5_K": lambda x: slow_min_block(x, Grid(31, -0.5, 0.1, 15), above_rms, 32),
     "Q6_K": slow_q6_block,
 }
+
+# type → the same with importances, (256,) float32
+SLOW_WEIGHTED: dict[str, Callable[[Array, Array], Array]] = {
+    "Q2_K": lambda x, w: slow_weighted_min_block(x, w, 3, 16, 1),
+    "Q4_K": lambda x, w: slow_weighted_min_block(x, w, 15, 32, 2),
+    "Q5_K": lambda x, w: slow_weighted_min_block(x, w, 31, 32, 2),
+    "Q6_K": lambda x, w: slow_q6_block(x, w),
+}
+
+
+def pairs(raw: Array) -> Array:
+    """64 bytes → 256 levels in 0…3."""
+    return np.asarray(raw.reshape(2, 1, 32) >> np.arange(0, 8, 2).reshape(1, 4, 1) & 3).reshape(-1)
 
 
 def numbers(raw: Array, name: str) -> Array:
     """A block's bytes → the numbers in it, in the order of the slow reference."""
-    d = raw[208:210] if name == "Q6_K" else raw[:4]
+    d = {"Q6_K": raw[208:210], "Q2_K": raw[80:84]}.get(name, raw[:4])
     head = d.copy().view(np.float16).astype(np.float64)
     if name == "Q6_K":
-        low, high = raw[:128].reshape(2, 1, 64), raw[128:192].reshape(2, 1, 32)
-        nibbles = np.concatenate([low & 15, low >> 4], axis=1).reshape(2, 4, 32)
-        pairs = high >> np.arange(0, 8, 2).reshape(1, 4, 1) & 3
-        return np.concatenate([head, raw[192:208].view(np.int8), (nibbles | pairs << 4).reshape(-1).astype(int) - 32])
+        low = raw[:128].reshape(2, 1, 64)
+        nibbles = np.concatenate([low & 15, low >> 4], axis=1).reshape(-1)
+        levels = (nibbles | pairs(raw[128:192]) << 4).astype(int) - 32
+        return np.concatenate([head, raw[192:208].view(np.int8), levels])
+    if name == "Q2_K":
+        return np.concatenate([head, raw[:16] & 15, raw[:16] >> 4, pairs(raw[16:80])])
     s, rest = raw[4:16], raw[-128:].reshape(4, 1, 32)
     sc = np.concatenate([s[:4] & 63, s[8:] & 15 | s[:4] >> 6 << 4])
     mn = np.concatenate([s[4:8] & 63, s[8:] >> 4 | s[4:8] >> 6 << 4])
@@ -153,42 +245,3 @@ def numbers(raw: Array, name: str) -> Array:
     if name == "Q5_K":
         q = q | (raw[16:48] >> np.arange(8).reshape(8, 1) & 1) << 4
     return np.concatenate([head, sc, mn, q.reshape(-1)])
-
-
-def odd_blocks() -> dict[str, Array]:
-    """Blocks (256,) on which an almost right quantizer goes wrong, by what is odd about them."""
-    r = np.random.default_rng(7)
-    normal = r.standard_normal(256).astype(np.float32)
-    mixed = normal.copy()
-    mixed[32:64], mixed[64:96], mixed[96:128] = 0.0, 3e-5 * normal[64:96], -0.75
-    mixed[128:144] *= f32(3e-16)  # zero to Q6_K
-    levels = np.random.default_rng(5).random((8, 1)) * (1 + 1e-3 * np.random.default_rng(6).standard_normal((8, 32)))
-    tails = np.random.default_rng(7).standard_t(2, (60, 256)).astype(np.float32)
-    return {
-        # the very last candidate is the best of a sub-block, which is rare: one in a thousand
-        "won by Q4_K's last candidate": tails[18],
-        "won by Q5_K's last candidate": tails[52],
-        "normal": normal,
-        "heavy tails": r.standard_t(2, 256).astype(np.float32),
-        "positive": abs(normal) + f32(1),
-        "negative": -abs(normal) - f32(1),
-        "constant": np.full(256, 0.3, np.float32),
-        "negative constant": np.full(256, -0.3, np.float32),
-        "nearly constant": np.nextafter(f32(-1), f32(0)) * (r.integers(0, 2, 256)).astype(np.float32) * f32(1e-7)
-        - f32(1),
-        # all q equal: the determinant of the fit is nothing but rounding, of either sign
-        "nearly constant, positive": levels.reshape(-1).astype(np.float32),
-        "zeros": np.zeros(256, np.float32),
-        "one outlier": np.where(np.arange(256) == 77, f32(100), normal * f32(1e-3)),
-        "ties": r.integers(-8, 8, 256).astype(np.float32) / f32(2),
-        "two values": np.where(r.integers(0, 2, 256), f32(0.25), f32(-0.5)),
-        "some sub-blocks tiny, zero, constant": mixed,
-        "subnormal": (normal * f32(1e-39)).astype(np.float32),
-        "subnormal outlier": np.where(np.arange(256) % 32 == 3, f32(1), normal * f32(1e-40)),
-        "just below Q6_K's threshold": normal * f32(3e-16),
-        "large": normal * f32(1e6),
-        "sparse": np.where(r.random(256) < 0.05, normal, f32(0)),
-    }
-
-
-ODD = odd_blocks()

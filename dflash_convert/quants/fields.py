@@ -62,3 +62,27 @@ def get_five_bits(y: Array, at: int, levels: Array) -> None:
     get_nibbles(y, at + 4, levels)
     for j in range(32):
         levels[j] |= ((i32(y[at + j // 8]) >> (j % 8)) & 1) << 4
+
+
+@inlined
+def put_pairs(y: Array, at: int, levels: Array, shift: int) -> None:
+    """Two bits of each of 256 levels, from bit `shift` up → 64 bytes.
+
+    A half of 128 levels is four runs of 32; byte j of its 32 holds those of level j of run 0, 1, 2, 3, from the lowest
+    bits up.
+    """
+    for h in range(2):
+        for j in range(32):
+            i = 128 * h + j
+            a, b = levels[i] >> shift & 3, levels[i + 32] >> shift & 3
+            c, d = levels[i + 64] >> shift & 3, levels[i + 96] >> shift & 3
+            y[at + 32 * h + j] = u8(a | b << 2 | c << 4 | d << 6)
+
+
+@inlined
+def get_pairs(y: Array, at: int, levels: Array) -> None:
+    """64 bytes → 256 levels in 0…3."""
+    for h in range(2):
+        for j in range(32):
+            for run in range(4):
+                levels[128 * h + 32 * run + j] = y[at + 32 * h + j] >> (2 * run) & 3

@@ -140,9 +140,24 @@ def _first_guess(x: Array, w: Array, s: Array, top: Scalar, absolute: bool) -> N
 @inlined
 def level_of(x: Scalar, low: Scalar, inverse: Scalar, top: Scalar) -> Scalar:
     """The level 0 … top of weight `x` on a scale of 1/inverse from `low`."""
-    q = nearest_int(inverse * (x - low))
+    return _clamp(nearest_int(inverse * (x - low)), top)
+
+
+@inlined
+def _clamp(q: Scalar, top: Scalar) -> Scalar:
     q = top if q > top else q
     return FIRST if q < FIRST else q
+
+
+@inlined
+def requantize(x: Array, step: Scalar, shift: Scalar, low: Scalar, inverse: Scalar, top: Scalar, q: Array) -> None:
+    """Levels of a sub-block for scale and minimum as stored; where that scale came out as 0, the search's own stay."""
+    if step == ZERO:
+        for j in range(x.shape[0]):
+            q[j] = level_of(x[j], low, inverse, top)
+    else:
+        for j in range(x.shape[0]):
+            q[j] = _clamp(nearest_int((x[j] + shift) / step), top)
 
 
 @inlined

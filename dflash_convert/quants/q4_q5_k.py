@@ -17,13 +17,10 @@ import numpy as np
 from dflash_convert.quants.fields import get_half, put_half
 from dflash_convert.quants.kernel import Array, Scalar, inlined, kernel
 from dflash_convert.quants.lanes import ABOVE_RMS, SPREAD, Importance, spread
-from dflash_convert.quants.min_search import Fit, Grid, level_of, search, weighted_grid
-from dflash_convert.quants.rounding import nearest_int
+from dflash_convert.quants.min_search import Fit, Grid, requantize, search, weighted_grid
 from dflash_convert.quants.super_scales import Steps, fit_scales, round_scales
 
 f32, i32, u8 = np.float32, np.int32, np.uint8
-ZERO = f32(0.0)
-FIRST = i32(0)
 TOP_6_BIT = 63
 
 SUB, N = 8, 32  # sub-blocks in a super-block, weights in a sub-block
@@ -102,19 +99,8 @@ def _pack(
         for k in range(SUB):
             x = blocks[b, k * N : (k + 1) * N]
             step, shift = scale * f32(sc[k]), shrink * f32(mn[k])
-            if step == ZERO:  # too small for its 6 bits: the search's own levels stay
-                for j in range(N):
-                    q[k, j] = level_of(x[j], low[b, k], inverse[b, k], top)
-            else:
-                for j in range(N):
-                    q[k, j] = _clamp(nearest_int((x[j] + shift) / step), top)
+            requantize(x, step, shift, low[b, k], inverse[b, k], top, q[k])
         _put_levels(q, y, nibbles)
-
-
-@inlined
-def _clamp(q: Array, top: Scalar) -> Scalar:
-    q = top if q > top else q
-    return FIRST if q < FIRST else q
 
 
 @inlined

@@ -6,7 +6,7 @@ Source: ggml-quants.c, the quantizers; layout (ggml-common.h):
     128 bytes of low nibbles, 64 of upper bit pairs, 16 × int8 scales, d (half)           w = d·scale·(q - 32)
 
 A half super-block of 128 weights is four runs of 32. Its nibbles: byte j of 64 holds weight j below and weight j + 64
-above. Its pairs: byte j of 32 holds those of weight j of run 0, 1, 2, 3, from the lowest bits up.
+above. Its pairs: see `fields.put_pairs`.
 
 The search: see `scale_search`. Without importance weights an error in weight x counts as x².
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dflash_convert.quants.fields import get_half, put_half
+from dflash_convert.quants.fields import get_half, put_half, put_pairs
 from dflash_convert.quants.kernel import Array, Scalar, inlined, kernel
 from dflash_convert.quants.lanes import GIVEN, SQUARE, Importance
 from dflash_convert.quants.rounding import nearest_int
@@ -97,10 +97,7 @@ def _put_levels(q: Array, y: Array) -> None:
     for h in range(2):
         for j in range(64):
             y[64 * h + j] = u8((flat[128 * h + j] & 15) | (flat[128 * h + j + 64] & 15) << 4)
-        for j in range(32):
-            a, b = flat[128 * h + j] >> 4, flat[128 * h + j + 32] >> 4
-            c, d = flat[128 * h + j + 64] >> 4, flat[128 * h + j + 96] >> 4
-            y[PAIRS + 32 * h + j] = u8(a | b << 2 | c << 4 | d << 6)
+    put_pairs(y, PAIRS, flat, 4)
 
 
 @kernel
