@@ -205,9 +205,47 @@ def slow_q6_block(x: Array, importance: Array | None = None) -> Array:
     return np.array([d, *sc, *levels], np.float64)
 
 
+def slow_level_search(x: Array, top: int) -> tuple[Any, list[int]]:
+    """One sub-block of plain Q3_K → scale, levels: a start from the largest weight, then improved one by one."""
+    largest = f32(0)
+    for v in x:
+        largest = v if abs(v) > abs(largest) else largest
+    if abs(largest) < f32(1e-15):
+        return f32(0), [-top] * 16
+    q = [slow_level(f32(-top) / largest * v, -top, top - 1) for v in x]
+    return slow_improve(x, list(x * x), q, -top, top - 1), q
+
+
+def slow_q3_block(x: Array) -> Array:
+    found = [slow_level_search(sub, 4) for sub in x.reshape(16, 16)]
+    largest = f32(0)
+    for scale, _ in found:
+        largest = scale if abs(scale) > abs(largest) else largest
+    if not largest:
+        return slow_q3_numbers(x, f32(0), [-32] * 16, found)
+    inverse = f32(-32) / largest
+    return slow_q3_numbers(x, f32(1) / inverse, [slow_level(inverse * scale, -32, 31) for scale, _ in found], found)
+
+
+def slow_weighted_q3_block(x: Array, importance: Array) -> Array:
+    w = slow_spread(x, importance, 2).reshape(16, 16)
+    found = [slow_scale_search(sub, wi, 4) for sub, wi in zip(x.reshape(16, 16), w, strict=True)]
+    d, sc = slow_scale_search([f[0] for f in found], [slow_sum(iter(wi)) for wi in w], 32)
+    return slow_q3_numbers(x, d, sc, found)
+
+
+def slow_q3_numbers(x: Array, d: Any, sc: list[int], found: list[tuple[Any, list[int]]]) -> Array:
+    levels: list[int] = []
+    for k, sub in enumerate(x.reshape(16, 16)):
+        step = f32(np.float16(d)) * f32(sc[k])
+        levels += [slow_level(v / step, -4, 3) for v in sub] if step else found[k][1]
+    return np.array([np.float16(d), *sc, *levels], np.float64)
+
+
 # type → (256,) float32 to its numbers
 SLOW: dict[str, Callable[[Array], Array]] = {
     "Q2_K": lambda x: slow_min_block(x, Grid(3, -0.5, 0.1, 15, absolute=True), lambda sub: list(abs(sub)), 16),
+    "Q3_K": slow_q3_block,
     "Q4_K": lambda x: slow_min_block(x, Grid(15, -1.0, 0.1, 20), above_rms, 32),
     "Q5_K": lambda x: slow_min_block(x, Grid(31, -0.5, 0.1, 15), above_rms, 32),
     "Q6_K": slow_q6_block,
@@ -216,6 +254,7 @@ SLOW: dict[str, Callable[[Array], Array]] = {
 # type → the same with importances, (256,) float32
 SLOW_WEIGHTED: dict[str, Callable[[Array, Array], Array]] = {
     "Q2_K": lambda x, w: slow_weighted_min_block(x, w, 3, 16, 1),
+    "Q3_K": slow_weighted_q3_block,
     "Q4_K": lambda x, w: slow_weighted_min_block(x, w, 15, 32, 2),
     "Q5_K": lambda x, w: slow_weighted_min_block(x, w, 31, 32, 2),
     "Q6_K": lambda x, w: slow_q6_block(x, w),
@@ -229,7 +268,7 @@ def pairs(raw: Array) -> Array:
 
 def numbers(raw: Array, name: str) -> Array:
     """A block's bytes → the numbers in it, in the order of the slow reference."""
-    d = {"Q6_K": raw[208:210], "Q2_K": raw[80:84]}.get(name, raw[:4])
+    d = {"Q6_K": raw[208:210], "Q2_K": raw[80:84], "Q3_K": raw[108:110]}.get(name, raw[:4])
     head = d.copy().view(np.float16).astype(np.float64)
     if name == "Q6_K":
         low = raw[:128].reshape(2, 1, 64)
@@ -238,6 +277,11 @@ def numbers(raw: Array, name: str) -> Array:
         return np.concatenate([head, raw[192:208].view(np.int8), levels])
     if name == "Q2_K":
         return np.concatenate([head, raw[:16] & 15, raw[:16] >> 4, pairs(raw[16:80])])
+    if name == "Q3_K":
+        nibbles = np.concatenate([raw[96:104] & 15, raw[96:104] >> 4])
+        sc = nibbles | (raw[104:108] >> np.arange(0, 8, 2).reshape(4, 1) & 3).reshape(-1) << 4
+        thirds = (raw[:32] >> np.arange(8).reshape(8, 1) & 1).reshape(-1)
+        return np.concatenate([head, sc.astype(int) - 32, (pairs(raw[32:96]) | thirds << 2).astype(int) - 4])
     s, rest = raw[4:16], raw[-128:].reshape(4, 1, 32)
     sc = np.concatenate([s[:4] & 63, s[8:] & 15 | s[:4] >> 6 << 4])
     mn = np.concatenate([s[4:8] & 63, s[8:] >> 4 | s[4:8] >> 6 << 4])

@@ -18,7 +18,7 @@ from dflash_convert.quants.kernel import kernel
 
 WRITTEN = [name for name, t in TYPES.items() if t.encode]
 WEIGHTED = [name for name, t in TYPES.items() if t.encode_weighted]
-K_QUANTS = ["Q2_K", "Q4_K", "Q5_K", "Q6_K"]
+K_QUANTS = ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"]
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_types_that_make_nothing_of_importance_ignore_it(name: str, golden: dict
     assert np.array_equal(quantize(golden["x"], name, imatrix=golden["imatrix"]), golden[name])
 
 
-@pytest.mark.parametrize("name", ["Q3_K", "IQ4_NL", "IQ4_XS", *WRITTEN])
+@pytest.mark.parametrize("name", ["IQ4_NL", "IQ4_XS", *WRITTEN])
 def test_decoding_agrees_with_the_gguf_package(name: str, golden: dict[str, Array]) -> None:
     raw = golden["x"].view(np.uint8) if name == "F32" else golden[name]
     got = dequantize(raw, name)
@@ -121,6 +121,7 @@ def test_a_whole_grid_is_kept_exactly(name: str) -> None:
     """Weights that lie on a grid with steps a half can hold come back unchanged."""
     grid = {
         "Q2_K": 15 * np.arange(4),
+        "Q3_K": np.arange(-4, 4),
         "Q4_K": 63 * np.arange(16),
         "Q5_K": 63 * np.arange(32),
         "Q6_K": np.arange(-32, 0),
@@ -230,7 +231,9 @@ def test_zeros_are_exact(name: str) -> None:
 def test_no_weight_is_off_by_more_than_its_blocks_step(name: str, scale: float, seed: int) -> None:
     x = (np.random.default_rng(seed).standard_normal((2, 256)) * scale).astype(np.float32)
     error = abs(dequantize(quantize(x, name), name) - x)
-    step = {"F16": 2**-11, "BF16": 2**-8, "Q8_0": 1 / 200, "Q6_K": 1 / 20, "Q2_K": 2 / 3}.get(name, 1 / 5)
+    step = {"F16": 2**-11, "BF16": 2**-8, "Q8_0": 1 / 200, "Q6_K": 1 / 20, "Q3_K": 1 / 3, "Q2_K": 2 / 3}.get(
+        name, 1 / 5
+    )
     assert error.max() <= abs(x).max() * step
 
 

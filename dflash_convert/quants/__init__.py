@@ -20,7 +20,7 @@ import numpy as np
 from gguf import quants as gguf_quants
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
-from dflash_convert.quants import blocks32, blocks32_weighted, floats, q2_k, q4_q5_k, q6_k
+from dflash_convert.quants import blocks32, blocks32_weighted, floats, q2_k, q3_k, q4_q5_k, q6_k
 
 __all__ = ["TYPES", "QuantType", "dequantize", "quantize"]
 
@@ -75,11 +75,11 @@ TYPES: Mapping[str, QuantType] = MappingProxyType(
             _row("Q5_0", blocks32.encode_q5_0, blocks32.decode_q5_0, 0, weighted=blocks32_weighted.encode_q5_0),
             _row("Q5_1", blocks32.encode_q5_1, blocks32.decode_q5_1, 0, 2, weighted=blocks32_weighted.encode_q5_1),
             _row("Q2_K", q2_k.encode_q2_k, q2_k.decode_q2_k, 80, 82, weighted=q2_k.encode_q2_k_weighted),
+            _row("Q3_K", q3_k.encode_q3_k, q3_k.decode_q3_k, 108, weighted=q3_k.encode_q3_k_weighted),
             _row("Q4_K", q4_q5_k.encode_q4_k, q4_q5_k.decode_q4_k, 0, 2, weighted=q4_q5_k.encode_q4_k_weighted),
             _row("Q5_K", q4_q5_k.encode_q5_k, q4_q5_k.decode_q5_k, 0, 2, weighted=q4_q5_k.encode_q5_k_weighted),
             _row("Q6_K", q6_k.encode_q6_k, q6_k.decode_q6_k, 208, weighted=q6_k.encode_q6_k_weighted),
             # read through the gguf package
-            _row("Q3_K", None, None, 108),
             _row("IQ4_NL", None, None, 0),
             _row("IQ4_XS", None, None, 0),
             _row("IQ3_XXS", None, None, 0),

@@ -21,6 +21,7 @@ from dflash_convert.quants.scale_search import TINY, clamp_level
 
 f32, i32, u8 = np.float32, np.int32, np.uint8
 ZERO = f32(0.0)
+BYTE = i32(0xFF)
 ROUNDS = 5
 
 # rows of the lane state; the first two belong to `improve`
@@ -89,7 +90,8 @@ def improve(x: Array, w: Array, q: Array, s: Array, bottom: Scalar, top: Scalar,
             sound = (qx > ZERO) & ((qq if scales else new_qq) > ZERO) & (level != q[i, j])
             gains = new_qx * new_qx * s[SUM_QQ, j] > s[SUM_QX, j] * s[SUM_QX, j] * new_qq
             better = sound & gains
-            q[i, j] = i32(level & 0xFF if scales else level) if better else q[i, j]
+            kept = i32(level & BYTE) if scales else level
+            q[i, j] = kept if better else q[i, j]
             s[SUM_QX, j] = new_qx if better else s[SUM_QX, j]
             s[SUM_QQ, j] = new_qq if better else s[SUM_QQ, j]
 

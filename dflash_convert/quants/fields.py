@@ -86,3 +86,13 @@ def get_pairs(y: Array, at: int, levels: Array) -> None:
         for j in range(32):
             for run in range(4):
                 levels[128 * h + 32 * run + j] = y[at + 32 * h + j] >> (2 * run) & 3
+
+
+@inlined
+def put_high_bits(y: Array, at: int, levels: Array, shift: int) -> None:
+    """The top bit of 256 levels, which is bit `shift` → 32 bytes: bit k of byte j is that of level 32·k + j."""
+    for j in range(32):
+        y[at + j] = 0
+    for k in range(8):
+        for j in range(32):
+            y[at + j] |= u8((levels[32 * k + j] >> shift) << k)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dflash_convert.quants.fields import get_half, put_half
+from dflash_convert.quants.fields import get_half, put_half, put_high_bits
 from dflash_convert.quants.kernel import Array, Scalar, inlined, kernel
 from dflash_convert.quants.lanes import ABOVE_RMS, SPREAD, Importance, spread
 from dflash_convert.quants.min_search import Fit, Grid, requantize, search, weighted_grid
@@ -131,11 +131,7 @@ def _put_levels(q: Array, y: Array, nibbles: int) -> None:
         for j in range(N):
             y[nibbles + pair * N + j] = u8((q[2 * pair, j] & 15) | (q[2 * pair + 1, j] & 15) << 4)
     if nibbles == Q5_NIBBLES:
-        for j in range(N):
-            y[FIFTHS + j] = 0
-        for k in range(SUB):
-            for j in range(N):
-                y[FIFTHS + j] |= u8((q[k, j] >> 4) << k)
+        put_high_bits(y, FIFTHS, q.reshape(SUB * N), 4)
 
 
 @kernel
