@@ -92,7 +92,8 @@ def get_pairs(y: Array, at: int, levels: Array) -> None:
 def put_high_bits(y: Array, at: int, levels: Array, shift: int) -> None:
     """The top bit of 256 levels, which is bit `shift` → 32 bytes: bit k of byte j is that of level 32·k + j."""
     for j in range(32):
-        y[at + j] = 0
-    for k in range(8):
-        for j in range(32):
-            y[at + j] |= u8((levels[32 * k + j] >> shift) << k)
+        a, b = levels[j] >> shift, levels[j + 32] >> shift
+        c, d = levels[j + 64] >> shift, levels[j + 96] >> shift
+        e, f = levels[j + 128] >> shift, levels[j + 160] >> shift
+        g, h = levels[j + 192] >> shift, levels[j + 224] >> shift
+        y[at + j] = u8(a | b << 1 | c << 2 | d << 3 | e << 4 | f << 5 | g << 6 | h << 7)

@@ -83,18 +83,22 @@ def _round_scales(values: Array, levels: Array, step: Array) -> None:
 @kernel
 def _pack(blocks: Array, own: Array, scales: Array, d: Array, out: Array) -> None:
     """own: the search's levels, which stay where the scale as stored is 0."""
-    q = np.empty(SUB * N, u8)
+    q = np.empty((SUB, N), u8)
     for b in range(blocks.shape[0]):
-        x, y = blocks[b], out[b]
+        y = out[b]
         scale = put_half(y, D, d[b])
         _put_scales(scales[b], y)
         for k in range(SUB):
-            step = scale * f32(scales[b, k] - SCALE_LEVELS)
-            for j in range(k * N, (k + 1) * N):
-                level = u8(clamp_level(nearest_int(x[j] / step), LEVELS) + LEVELS)
-                q[j] = level if step != ZERO else own[b, j]
-        put_high_bits(y, THIRDS, q, 2)
-        put_pairs(y, PAIRS, q, 0)
+            x, step = blocks[b, k * N : (k + 1) * N], scale * f32(scales[b, k] - SCALE_LEVELS)
+            if step != ZERO:
+                for j in range(N):
+                    q[k, j] = u8(clamp_level(nearest_int(x[j] / step), LEVELS) + LEVELS)
+            else:
+                for j in range(N):
+                    q[k, j] = own[b, k * N + j]
+        flat = q.reshape(SUB * N)
+        put_high_bits(y, THIRDS, flat, 2)
+        put_pairs(y, PAIRS, flat, 0)
 
 
 @inlined

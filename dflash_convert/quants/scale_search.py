@@ -21,8 +21,9 @@ from dflash_convert.quants.kernel import Array, Scalar, inlined, kernel
 from dflash_convert.quants.lanes import LANES, Importance, load, weigh
 from dflash_convert.quants.rounding import nearest_int
 
-f32, i32, u8 = np.float32, np.int32, np.uint8
+f32, i32 = np.float32, np.int32
 ZERO, ONE = f32(0.0), i32(1)
+DEAD = f32(np.nan)
 TINY = f32(1e-15)  # a sub-block (or scale) below this counts as zero
 STEP, STEPS = f32(0.1), 9  # candidates: levels + k/10 over the range, k = -9 … 9 without 0
 
@@ -40,7 +41,7 @@ N_ROWS = 9
 class ScaleFit:
     """Per sub-block, (n,) float32 each: scale, what the search's own q are made from, sum of importances.
 
-    A sub-block of nothing but (almost) zeros has scale 0 and inverse 0: see `own_level`.
+    A sub-block of nothing but (almost) zeros has scale 0 and inverse NaN, which no other has: see `own_level`.
     """
 
     scale: Array
@@ -96,7 +97,7 @@ def clamp_level(q: Scalar, levels: Scalar) -> Scalar:
 def own_level(x: Scalar, inverse: Scalar, levels: Scalar) -> Scalar:
     """The search's own level of a weight, counted from 0: ggml leaves 0, not the middle, where all is zero."""
     q = i32(clamp_level(nearest_int(inverse * x), levels) + levels)
-    return q if inverse != ZERO else i32(0)
+    return i32(0) if np.isnan(inverse) else q
 
 
 @inlined
@@ -137,5 +138,5 @@ def _store(s: Array, found: Array, start: int) -> None:
     for j in range(min(LANES, found.shape[1] - start)):
         dead = s[LIVE, j] < TINY
         found[0, start + j] = ZERO if dead else s[SCALE, j]
-        found[1, start + j] = ZERO if dead else s[KEPT_INVERSE, j]
+        found[1, start + j] = DEAD if dead else s[KEPT_INVERSE, j]
         found[2, start + j] = s[SUM_W, j]
