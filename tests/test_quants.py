@@ -160,6 +160,12 @@ def test_weighted_k_quants_agree_with_the_slow_reference(name: str, kind: str) -
         )
 
 
+def test_sums_that_overflow_leave_the_middle_not_zero() -> None:
+    """Infinite scales are no dead ones: ggml gives them the middle level, 32 of 64, and so do we."""
+    x = (np.random.default_rng(3).standard_normal((1, 256)) * 1e10).astype(np.float32)
+    assert quantize(x, "Q3_K", imatrix=np.full(256, 1e19, np.float32))[0, 96:].tolist() == [0] * 8 + [170] * 4 + [0, 0]
+
+
 # -- properties ----------------------------------------------------------------------------------------------------
 
 
