@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from verify_cases import (
     DRAFT,
+    ENGINE,
     GOLDEN,
     GONE,
     TARGET,
@@ -35,7 +36,7 @@ from dflash_convert.verification.forward import _cosines, weight_error
 from dflash_convert.verification.report import ACCEPTANCE, FAIL, FORWARD, PASS, LevelResult, Report
 
 PROMPTS = ("def add(a, b):\n    return", "The keeper wrote down the weather, and he noted that")
-VARIANTS = ("all-full", "causal", "dflash", "interleaved-rope", "partial-rotary", "sinks-value-scale", "yarn")
+VARIANTS = sorted(p.name for p in ENGINE.iterdir() if p.is_dir())
 
 
 @pytest.fixture(scope="module")

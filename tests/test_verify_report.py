@@ -136,16 +136,16 @@ def test_a_checkpoint_may_be_given_opened(good: Path) -> None:
 def test_a_source_without_sizes_is_an_error(good: Path, tmp_path: Path) -> None:
     shutil.copytree(SOURCE, tmp_path / "draft")
     (tmp_path / "draft/config.json").write_text("{}")
-    with pytest.raises(ConfigError, match=r"config.json has no num_hidden_layers"):
+    with pytest.raises(ConfigError, match=r"config.json: num_hidden_layers is missing"):
         verify(good, source=tmp_path / "draft")
 
 
 def test_a_family_without_a_table_is_refused_by_name(good: Path, tmp_path: Path) -> None:
     shutil.copytree(SOURCE, tmp_path / "draft")
     tensors = load_file(SOURCE / "model.safetensors")
-    extra = {"markov_head.markov_w1.weight": tensors["norm.weight"]}
+    extra = {"aux_hidden_norms.0.weight": tensors["norm.weight"]}
     save_file({**tensors, **extra}, tmp_path / "draft/model.safetensors")
-    with pytest.raises(CheckpointError, match=r"DSpark drafts cannot be verified .*markov_head.markov_w1.weight"):
+    with pytest.raises(CheckpointError, match=r"Laguna drafts cannot be verified .*aux_hidden_norms.0.weight"):
         verify(good, source=tmp_path / "draft")
 
 

@@ -186,7 +186,7 @@ KEY_FAULTS: Mapping[str, tuple[str, Mapping[str, Any], str]] = {
     "causal invented": (
         FLAT,
         {"dflash.attention.causal": flag("dflash.attention.causal", True)},
-        "dflash.attention.causal is True; expected absent",
+        "dflash.attention.causal is True; expected False",
     ),
     "block size": (FLAT, {"dflash.block_size": 8}, "dflash.block_size is 8; expected 16 (block_size)"),
     "block size missing": (MIMO, {"dflash.block_size": GONE}, "block_size is absent; expected 8 (block_size): llama"),

@@ -32,7 +32,12 @@ CASES, ENGINE, PAIR = DATA / "convert", DATA / "engine", DATA / "tiny-pair"
 DRAFT, TARGET = PAIR / "draft", PAIR / "target"
 GONE: Any = object()
 MROPE = "dflash-mrope-target"
-GOLDEN = ("dflash-flat", "dflash-yarn", "dflash-nested-swa", "dflash-odd-shards", "dflash-mimo", MROPE)
+MUSE = "muse-assistant"
+GOLDEN = (
+    "dflash-flat", "dflash-yarn", "dflash-nested-swa", "dflash-odd-shards", "dflash-mimo", MROPE, MUSE, "dflash2",
+    "dspark-deepspec", "dspark-gemma4", "dspark-specforge", "dspark-speculators",
+)  # fmt: skip
+TARGETS = {MROPE: "target-mrope", MUSE: "target-muse"}
 
 
 def source_of(case: str) -> Path:
@@ -40,7 +45,7 @@ def source_of(case: str) -> Path:
 
 
 def target_of(case: str) -> Path:
-    return CASES / ("target-mrope" if case == MROPE else "target-qwen3")
+    return CASES / TARGETS.get(case, "target-qwen3")
 
 
 def golden_file(case: str, folder: Path) -> Path:

@@ -37,6 +37,10 @@ class DecoderConfig:
         return self.num_key_value_heads * self.head_dim
 
 
+class MissingError(ConfigError):
+    """A value that config.json does not give."""
+
+
 def first(key: str, *places: Mapping[str, Any]) -> Any:
     """The first value of `key` that is not null, or None. In these configs a key may be there and say nothing."""
     return next((place[key] for place in places if place.get(key) is not None), None)
@@ -46,7 +50,7 @@ def require(key: str, *places: Mapping[str, Any]) -> Any:
     """The first value of `key` that is not null; ConfigError if there is none."""
     value = first(key, *places)
     if value is None:
-        raise ConfigError(f"config.json: {key} is missing")
+        raise MissingError(f"config.json: {key} is missing")
     return value
 
 

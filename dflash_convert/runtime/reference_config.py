@@ -152,34 +152,34 @@ def _gemma(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_draft_config(schema: Schema, weights: Weights, target_model_type: str) -> DraftConfig:
     """Everything the reference runs by. Raises ConfigError: what is missing, contradicts itself or does not run."""
-    base = read_decoder(_decoder_keys(schema))
-    windows, vocab_size = _read_windows(schema, base.num_hidden_layers), _read_vocab_size(schema, weights)
+    base = read_decoder(decoder_keys(schema))
+    windows, vocab_size = read_windows(schema, base.num_hidden_layers), _read_vocab_size(schema, weights)
     neox = [schema.first(key) for key in ("rope_is_neox_style", "is_neox_style")]
     return DraftConfig(
         **vars(base),
         vocab_size=vocab_size,
         draft_vocab_size=_read_draft_vocab_size(schema, weights, vocab_size),
         block_size=int(schema.require("block_size")),
-        mask_token_id=_read_mask(schema),
-        target_layer_ids=_read_taps(schema),
+        mask_token_id=read_mask(schema),
+        target_layer_ids=read_taps(schema),
         target_hidden_size=int(schema.first("target_hidden_size") or base.hidden_size),
         windows=windows,
-        is_causal=_read_causal(schema, windows),
+        is_causal=read_causal(schema, windows),
         window_from_anchor=schema.is_speculators,
         rotate=rotate_pairs if False in neox else rotate_half,
         scaling=1.0 if schema.is_gemma else base.head_dim**-0.5,
         attention_value_scale=float(schema.first("attention_value_scale") or 1.0),
-        input_embedding_scale=_read_embedding_scale(schema, weights, base.hidden_size, target_model_type),
-        output_multiplier=float(schema.first("output_multiplier") or 0.0),
+        input_embedding_scale=read_embedding_scale(schema, weights, base.hidden_size, target_model_type),
+        output_multiplier=float(schema.first("output_multiplier") or schema.first("logit_scale") or 0.0),
         final_logit_softcapping=float(schema.first("final_logit_softcapping") or 0.0),
         hidden_act=_read_activation(schema),
-        sample_from_anchor=_read_anchor(schema, weights),
-        tie_word_embeddings=_read_tied(schema),
+        sample_from_anchor=read_anchor(schema, weights),
+        tie_word_embeddings=read_tied(schema),
         **_read_head_sizes(schema, weights, base.hidden_size),
     )
 
 
-def _decoder_keys(schema: Schema) -> dict[str, Any]:
+def decoder_keys(schema: Schema) -> dict[str, Any]:
     """The decoder's values; of rope for each layer type, the entry that speculators' trainer gives to all layers."""
     rope = schema.flat.get("rope_parameters")
     if schema.is_speculators and isinstance(rope, Mapping) and isinstance(rope.get("sliding_attention"), Mapping):
@@ -203,13 +203,13 @@ def _read_draft_vocab_size(schema: Schema, weights: Weights, vocab_size: int) ->
     return size
 
 
-def _read_mask(schema: Schema) -> int:
+def read_mask(schema: Schema) -> int:
     value = schema.first("mask_token_id")
     value = schema.first("pard_token") if value is None else value
     return int(schema.require("mask_token_id") if value is None else value)
 
 
-def _read_taps(schema: Schema) -> tuple[int, ...]:
+def read_taps(schema: Schema) -> tuple[int, ...]:
     """The layers whose outputs are tapped; EAGLE's habit counts the embeddings as the first."""
     shifted = schema.first("aux_hidden_state_layer_ids") or schema.first("eagle_aux_hidden_state_layer_ids")
     ids = schema.first("target_layer_ids")
@@ -222,7 +222,7 @@ def _first_of(*places: tuple[Mapping[str, Any], str]) -> Any:
     return next((place[key] for place, key in places if place.get(key) is not None), None)
 
 
-def _read_windows(schema: Schema, n_layers: int) -> tuple[int | None, ...]:
+def read_windows(schema: Schema, n_layers: int) -> tuple[int | None, ...]:
     """A window a layer: `layer_types` says which slide; without it `use_swa` means all. Where `use_sliding_window` is
     false, a window left in the config means nothing."""
     window = _first_of((schema.inner, "swa_window_size"), (schema.flat, "sliding_window"))
@@ -237,7 +237,7 @@ def _read_windows(schema: Schema, n_layers: int) -> tuple[int | None, ...]:
     return tuple(int(window) if kind == "sliding_attention" else None for kind in kinds)
 
 
-def _read_causal(schema: Schema, windows: tuple[int | None, ...]) -> tuple[bool, ...]:
+def read_causal(schema: Schema, windows: tuple[int | None, ...]) -> tuple[bool, ...]:
     """Whether a block's position hides the ones after it, layer by layer. A config that does not say trained a
     bidirectional block; speculators' sliding layers are causal unless `sliding_window_non_causal`."""
     value = _first_of((schema.config, "is_causal"), (schema.inner, "causal"))
@@ -247,7 +247,7 @@ def _read_causal(schema: Schema, windows: tuple[int | None, ...]) -> tuple[bool,
     return (bool(value),) * len(windows)
 
 
-def _read_embedding_scale(schema: Schema, weights: Weights, hidden_size: int, target_model_type: str) -> float:
+def read_embedding_scale(schema: Schema, weights: Weights, hidden_size: int, target_model_type: str) -> float:
     """What the embeddings of a block are multiplied by. The definitions take Gemma's from a module that scales them by
     the root of the width: DeepSpec the draft's own, z-lab the target's."""
     value = schema.first("input_embedding_scale")
@@ -257,16 +257,20 @@ def _read_embedding_scale(schema: Schema, weights: Weights, hidden_size: int, ta
     return float(hidden_size**0.5) if schema.is_gemma or from_gemma else 1.0
 
 
-def _read_activation(schema: Schema) -> Callable[[Array], Array]:
-    defaults = CLASS_DEFAULTS.get(schema.architecture, {})
+def activation_name(schema: Schema) -> str:
+    """transformers' name of the MLP's activation."""
     name = first("hidden_act", schema.flat) or first("hidden_activation", schema.flat)
-    name = name or require("hidden_act", defaults)
+    return str(name or require("hidden_act", CLASS_DEFAULTS.get(schema.architecture, {})))
+
+
+def _read_activation(schema: Schema) -> Callable[[Array], Array]:
+    name = activation_name(schema)
     if name not in ACTIVATIONS:
         raise ConfigError(f"config.json: not supported yet: hidden_act {name!r}")
-    return ACTIVATIONS[str(name)]
+    return ACTIVATIONS[name]
 
 
-def _read_anchor(schema: Schema, weights: Weights) -> bool:
+def read_anchor(schema: Schema, weights: Weights) -> bool:
     """Whether the last accepted token's own position proposes. Where nothing says so: DeepSpec's and SpecForge's DSpark
     do, also with a Markov rank of 0; z-lab's DFlash does not, nor do the speculators files from before the key."""
     value, bonus = schema.first("sample_from_anchor"), schema.first("dspark_bonus_anchor")
@@ -276,7 +280,7 @@ def _read_anchor(schema: Schema, weights: Weights) -> bool:
     return is_dspark and not schema.is_speculators
 
 
-def _read_tied(schema: Schema) -> bool:
+def read_tied(schema: Schema) -> bool:
     """Whether the draft's own embeddings are its head. DeepSpec's models have both; z-lab's and speculators' take the
     target's head where the draft has none, and leave a `tie_word_embeddings` of the target's in the config."""
     return bool(schema.first("tie_word_embeddings")) and not schema.inner and not schema.is_speculators

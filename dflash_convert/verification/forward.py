@@ -31,7 +31,7 @@ from dflash_convert.runtime.accept import draft_block
 from dflash_convert.runtime.blas import blas_threads
 from dflash_convert.runtime.interface import Drafter
 from dflash_convert.runtime.interface import Target as TargetModel
-from dflash_convert.verification.expect import UNKNOWN, Configs, window
+from dflash_convert.verification.expect import Configs, window
 from dflash_convert.verification.models import Models
 from dflash_convert.verification.prompts import PROMPTS
 from dflash_convert.verification.report import FAIL, FORWARD, PASS, Check, LevelResult, judged, not_runnable
@@ -89,10 +89,8 @@ def forward(models: Models, target: TargetModel | None, texts: Sequence[str], se
 def context_length(models: Models) -> int:
     """Positions of context: enough to pass the window if that is affordable."""
     assert models.source is not None
-    size = window(Configs(models.source.config))
-    if size is None or size is UNKNOWN:
-        return SHORT
-    return min(LONG, int(size) + 2 * models.reference.block_size)
+    size = window(Configs(models.source))
+    return SHORT if size is None else min(LONG, size + 2 * models.reference.block_size)
 
 
 def weight_error(gguf: GGUFFile) -> float:
@@ -105,7 +103,7 @@ def weight_error(gguf: GGUFFile) -> float:
 
 def _misfits(reference: Drafter, drafter: Drafter, models: Models) -> Iterator[Check]:
     assert models.source is not None
-    width = int(models.source.config["hidden_size"])
+    width = models.source.hidden_size
     for subject, found, expected in (
         ("dflash.embedding_length", models.gguf.get("dflash.embedding_length"), width),
         ("the number of target_layers", drafter.n_taps, reference.n_taps),
@@ -138,7 +136,7 @@ def _real(models: Models, target: TargetModel, texts: Sequence[str], n: int) -> 
 def _seeded(models: Models, n: int, seed: int) -> Scene:
     """Normal features and block embeddings, the same for both sides."""
     assert models.source is not None
-    rng, width = np.random.default_rng(seed), int(models.source.config["hidden_size"])
+    rng, width = np.random.default_rng(seed), models.source.hidden_size
     features = rng.standard_normal((n, models.reference.n_taps * width), dtype=np.float32)
     cuts = _cuts(n)
     blocks = [rng.standard_normal((models.reference.block_size, width), dtype=np.float32) for _ in cuts]

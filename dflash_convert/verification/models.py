@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
-from dflash_convert.checkpoint import Checkpoint, open_checkpoint
+from dflash_convert.checkpoint import open_checkpoint
 from dflash_convert.errors import UsageError
 from dflash_convert.gguf_file import GGUFFile
 from dflash_convert.runtime.draft import load_draft
@@ -21,36 +19,9 @@ from dflash_convert.runtime.interface import Drafter
 from dflash_convert.runtime.interface import Target as TargetModel
 from dflash_convert.runtime.reference import load_reference
 from dflash_convert.runtime.target import load_target_checkpoint, load_target_gguf
-from dflash_convert.verification.names import PREFIX
+from dflash_convert.verification.sources import CheckpointWeights, Source
 from dflash_convert.verification.targets import Target
 from dflash_convert.verification.tokens import encoder_of
-
-
-@dataclass(frozen=True)
-class CheckpointWeights:
-    """A checkpoint as the runtime's `Weights`. prefix: taken off every name; unused: names to leave out."""
-
-    checkpoint: Checkpoint
-    prefix: str = ""
-    unused: tuple[str, ...] = ()
-
-    @cached_property
-    def _stored(self) -> dict[str, str]:
-        """Name without the prefix → name in the file."""
-        names = {name.removeprefix(self.prefix): name for name in self.checkpoint.tensors}
-        return {name: stored for name, stored in names.items() if not name.endswith(self.unused or ("\0",))}
-
-    def names(self) -> Sequence[str]:
-        return tuple(self._stored)
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self.checkpoint.tensors[self._stored[name]].shape
-
-    def __call__(self, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
-        return self.checkpoint.float32(self._stored[name])
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._stored
 
 
 @dataclass(frozen=True)
@@ -59,7 +30,7 @@ class Models:
     CheckpointError or ConfigError for the source and the target."""
 
     gguf: GGUFFile
-    source: Checkpoint | None
+    source: Source | None
     target: Target | None
 
     @cached_property
@@ -70,11 +41,7 @@ class Models:
     def reference(self) -> Drafter:
         if self.source is None:
             raise UsageError("no source was given", hint="pass --source with the draft's checkpoint")
-        unused = ["rotary_emb.inv_freq"]
-        if self.source.config.get("has_embed_tokens", True) is False:
-            unused.append("embed_tokens.weight")
-        weights = CheckpointWeights(self.source, PREFIX, tuple(unused))
-        return load_reference(self.source.config, weights, self._target_model_type)
+        return load_reference(self.source.config, self.source.weights, self._target_model_type)
 
     @property
     def _target_model_type(self) -> str:

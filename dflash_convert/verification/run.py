@@ -11,22 +11,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from dflash_convert.checkpoint import Checkpoint, open_checkpoint
+from dflash_convert.checkpoint import Checkpoint
 from dflash_convert.errors import CheckpointError, ConfigError, DflashError, GGUFError, UsageError, VocabError
 from dflash_convert.gguf_file import GGUFFile, open_gguf
 from dflash_convert.runtime.interface import Target as TargetModel
 from dflash_convert.verification.acceptance import MIN_RATIO, N_TOKENS, acceptance
 from dflash_convert.verification.forward import forward
 from dflash_convert.verification.models import Models
-from dflash_convert.verification.names import UNSUPPORTED
 from dflash_convert.verification.prompts import PROMPTS, read_prompts
 from dflash_convert.verification.report import LEVELS, SKIP, STRUCTURE, LevelResult, Report
+from dflash_convert.verification.sources import Source, open_source
 from dflash_convert.verification.structure import damaged, structure
 from dflash_convert.verification.targets import Target, open_target
 from dflash_convert.verification.tensors import Progress, tensors
 
 NO_SOURCE = "no source was given"
-NEEDED = ("num_hidden_layers", "hidden_size", "num_attention_heads")  # nothing can be derived without these
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Case:
     """Everything a level may need."""
 
     gguf: GGUFFile
-    source: Checkpoint | None
+    source: Source | None
     target: Target | None
     models: Models
     texts: Sequence[str]
@@ -69,17 +68,17 @@ def verify(
     CheckpointError, VocabError: a source or target that cannot be used.
     """
     wanted = _wanted(only)
-    checkpoint = _open_source(Path(source) if isinstance(source, str) else source)
+    opened_source = None if source is None else open_source(Path(source) if isinstance(source, str) else source)
     opened = None if target is None else open_target(Path(target))
     texts = read_prompts(prompts) if isinstance(prompts, Path) else (prompts or PROMPTS)
     file = _open_file(Path(gguf))
     if isinstance(file, GGUFError):
         levels = tuple(damaged(file) if n == STRUCTURE else _skip(n, "the file is damaged") for n in LEVELS)
     else:
-        models = Models(file, checkpoint, opened)
-        case = Case(file, checkpoint, opened, models, texts, n_tokens, n_max, seed, min_accept_ratio, progress)
+        models = Models(file, opened_source, opened)
+        case = Case(file, opened_source, opened, models, texts, n_tokens, n_max, seed, min_accept_ratio, progress)
         levels = tuple(_level(name, case, wanted, explicit=only is not None) for name in LEVELS)
-    root = None if checkpoint is None else str(checkpoint.root)
+    root = None if opened_source is None else str(opened_source.root)
     return Report(str(gguf), root, None if target is None else str(target), levels)
 
 
@@ -90,24 +89,6 @@ def _wanted(only: Collection[str] | None) -> frozenset[str]:
         what = f"there is no level {unknown[0]!r}" if unknown else "no level was named"
         raise UsageError(what, hint=f"levels: {', '.join(LEVELS)}")
     return names
-
-
-def _open_source(source: Path | Checkpoint | None) -> Checkpoint | None:
-    if source is None:
-        return None
-    if isinstance(source, Path) and not source.is_dir():
-        raise UsageError(f"{source}: no such folder", hint="--source takes the folder of the draft's checkpoint")
-    checkpoint = open_checkpoint(source) if isinstance(source, Path) else source
-    for field in NEEDED:
-        if not isinstance(checkpoint.config.get(field), int):
-            raise ConfigError(
-                f"{checkpoint.root}: config.json has no {field}", hint="give the draft's own checkpoint as the source"
-            )
-    for name in checkpoint.tensors:
-        for part, family in UNSUPPORTED.items():
-            if part in name:
-                raise CheckpointError(f"{checkpoint.root}: {family} cannot be verified (the tensor {name})")
-    return checkpoint
 
 
 def _open_file(path: Path) -> GGUFFile | GGUFError:
@@ -166,7 +147,7 @@ RUN: dict[str, Callable[[Case], LevelResult]] = dict(
 )
 
 
-def _source(case: Case) -> Checkpoint:
+def _source(case: Case) -> Source:
     if case.source is None:
         raise _CannotRunError(NO_SOURCE, hint="pass --source with the draft's checkpoint")
     return case.source

@@ -7,22 +7,33 @@ In: an opened GGUF, the source checkpoint (or None) and the target (or None). Ou
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from gguf.constants import GGMLQuantizationType
 
-from dflash_convert.checkpoint import Checkpoint
 from dflash_convert.errors import GGUFError
 from dflash_convert.gguf_file import KV, GGUFFile, odd_bytes
-from dflash_convert.verification.expect import FOREIGN, KEYS, UNKNOWN, Configs, Key, tap_cause
-from dflash_convert.verification.names import Pair, leftovers, pairs
+from dflash_convert.verification.expect import (
+    FOREIGN,
+    KEYS,
+    UNKNOWN,
+    Configs,
+    Key,
+    check_agreement,
+    expected,
+    has_table,
+    tap_cause,
+)
+from dflash_convert.verification.names import IDS, Pair, leftovers, pairs
 from dflash_convert.verification.report import FAIL, PASS, SKIP, STRUCTURE, Check, LevelResult, judged
+from dflash_convert.verification.sources import Source
 from dflash_convert.verification.targets import Target
 from dflash_convert.verification.tokens import MASK, PREFIX, expected_tokenizer
 
 FREE = ("general.", "quantize.", "split.")  # descriptive keys: any value is fine
+ROPE_FREQS = "rope_freqs.weight"
 NO_VOCAB = (None, "none", "no_vocab")
 
 
@@ -31,15 +42,16 @@ def damaged(error: GGUFError) -> LevelResult:
     return judged(STRUCTURE, [Check("file", FAIL, "the file", "damaged", "a whole GGUF", cause=error.message)])
 
 
-def structure(gguf: GGUFFile, source: Checkpoint | None, target: Target | None) -> LevelResult:
+def structure(gguf: GGUFFile, source: Source | None, target: Target | None) -> LevelResult:
     """All checks of the level.
 
     Raises ConfigError: two places of the source's config disagree. VocabError: no usable tokenizer files.
     """
     checks = list(_whole(gguf))
     if source is not None:
-        configs = Configs(source.config, target)
-        checks += [*_keys(gguf, configs), *_tensor_set(gguf, source)]
+        check_agreement(source.config)
+        configs = Configs(source, target)
+        checks += [*_keys(gguf, configs), *_tensor_set(gguf, configs)]
     checks += [*_tap_count(gguf), *_mask(gguf), *_fits_target(gguf, target), *_tokenizer(gguf, source, target)]
     metrics = {"keys": float(len(gguf.kv)), "tensors": float(len(gguf.tensors))}
     return judged(STRUCTURE, checks, metrics)
@@ -71,23 +83,30 @@ def _keys(gguf: GGUFFile, configs: Configs) -> Iterator[Check]:
 
 def _key(gguf: GGUFFile, key: Key, configs: Configs) -> Check | None:
     """The check of one key; None where it has no business and is not there."""
-    kv, expected = gguf.kv.get(key.name), key.expect(configs)
+    kv, wanted = gguf.kv.get(key.name), expected(key, configs)
     found = None if kv is None else _plain(kv.value)
-    if expected is UNKNOWN:
+    if wanted is UNKNOWN:
         return _unknown(key, found)
-    if kv is None and expected is None:
+    if kv is None and wanted in (None, key.default(configs)):
         return None
     if kv is not None and _type(kv) not in key.types:
         return Check("key", FAIL, key.name, f"{_type(kv)} {found}", " or ".join(key.types), "what llama.cpp reads")
-    good = kv is not None and _same(found, key.default(configs) if expected is None else expected)
+    good = kv is not None and _same(found, key.default(configs) if wanted is None else wanted)
     cause = "" if good else _cause(key, found, configs)
-    return Check("key", PASS if good else FAIL, key.name, found, expected, key.basis, cause)
+    return Check("key", PASS if good else FAIL, key.name, found, wanted, key.basis, cause)
+
+
+ASKS_THE_TARGET = ("dflash.rope.dimension_sections", "dflash.embedding_scale")
 
 
 def _unknown(key: Key, found: Any) -> Check | None:
     """A value that the given configs do not say: listed as unchecked, if the file has it."""
-    if key.name == "dflash.rope.dimension_sections":
+    if key.name in ASKS_THE_TARGET:
         return None if found is None else Check("key", SKIP, key.name, found, cause="no target was given")
+    if key.name == "dflash.attention.causal":
+        return Check(
+            "key", SKIP, key.name, found, cause="sliding layers are causal and full ones are not: no flag fits"
+        )
     return Check("key", SKIP, key.name, found, cause=f"the source's config.json has no {key.basis}")
 
 
@@ -100,9 +119,9 @@ def _type(kv: KV) -> str:
 
 
 def _same(found: Any, expected: Any) -> bool:
-    """Equal as the file can store it: floats as float32, flags as 0 and 1."""
-    if isinstance(found, float):
-        return expected is not None and np.float32(found) == np.float32(expected)
+    """Equal as the file can store it: floats as float32 (or a rounding apart), flags as 0 and 1."""
+    if isinstance(found, float) and isinstance(expected, (int, float)):
+        return bool(np.float32(found) == np.float32(expected)) or math.isclose(found, expected, rel_tol=1e-6)
     return bool(found == expected)
 
 
@@ -116,40 +135,36 @@ def _plain(value: Any) -> Any:
 # -- tensors by name, shape and type -------------------------------------------------------------------------------
 
 
-def expected_pairs(source: Checkpoint) -> tuple[Pair, ...]:
-    """The tensors a GGUF of `source` must have."""
-    own = source.config.get("has_embed_tokens", True) is not False
-    return pairs(source.tensors, int(source.config["num_hidden_layers"]), own_embeddings=own)
-
-
-def _tensor_set(gguf: GGUFFile, source: Checkpoint) -> Iterator[Check]:
-    wanted = expected_pairs(source)
-    n_layer = int(source.config["num_hidden_layers"])
-    basis = f"a DFlash draft of {n_layer} layers has {len(wanted)} tensors"
-    missing = [p for p in wanted if p.gguf not in gguf.tensors]
-    extra = sorted(gguf.tensors.keys() - {p.gguf for p in wanted})
-    yield from (Check("tensor set", FAIL, p.gguf, None, "a tensor", basis, f"made from {p.source}") for p in missing)
+def _tensor_set(gguf: GGUFFile, configs: Configs) -> Iterator[Check]:
+    source = configs.source
+    wanted = pairs(source)
+    names = [p.gguf for p in wanted] + ([ROPE_FREQS] if has_table(configs) else [])
+    basis = f"a DFlash draft of {source.n_layer} layers has {len(names)} tensors"
+    missing = [name for name in names if name not in gguf.tensors]
+    extra = sorted(gguf.tensors.keys() - set(names))
+    made = {p.gguf: p.source for p in wanted} | {ROPE_FREQS: "the rope of config.json"}
+    yield from (Check("tensor set", FAIL, n, None, "a tensor", basis, f"made from {made[n]}") for n in missing)
     yield from (Check("tensor set", FAIL, name, "a tensor", None, basis, "llama.cpp refuses it") for name in extra)
     for pair in wanted:
-        yield from _pair(gguf, source, pair)
-    for name in leftovers(source.tensors, wanted):
-        if not name.endswith("embed_tokens.weight"):
-            yield Check("tensor set", FAIL, name, None, "a tensor", "it is in the checkpoint", "its weights were lost")
+        yield from _pair(gguf, pair)
+    for name in leftovers(source, wanted):
+        yield Check("tensor set", FAIL, name, None, "a tensor", "it is in the checkpoint", "its weights were lost")
     if not missing and not extra:
-        yield Check("tensor set", PASS, "the tensor set", len(wanted), len(wanted), basis)
+        yield Check("tensor set", PASS, "the tensor set", len(names), len(names), basis)
 
 
-def _pair(gguf: GGUFFile, source: Checkpoint, pair: Pair) -> Iterator[Check]:
+def _pair(gguf: GGUFFile, pair: Pair) -> Iterator[Check]:
     if pair.source is None:
-        yield Check("tensor set", SKIP, pair.gguf, "unproved", cause="the checkpoint has no tensor for it")
+        yield Check("tensor set", SKIP, pair.gguf, "unproved", cause=pair.why)
         return
     info = gguf.tensors.get(pair.gguf)
     if info is None:
         return
-    shape = source.tensors[pair.source].shape
-    if info.shape != shape:
-        yield Check("shape", FAIL, pair.gguf, list(info.shape), list(shape), f"the shape of {pair.source}")
-    if len(info.shape) == 1 and info.type != GGMLQuantizationType.F32:
+    if pair.shape not in (None, info.shape):
+        yield Check("shape", FAIL, pair.gguf, list(info.shape), list(pair.shape or ()), f"the shape of {pair.source}")
+    if pair.change == IDS and info.type.name != "I64":
+        yield Check("type", FAIL, pair.gguf, info.type.name, "I64", "llama.cpp reads token ids in I64 only")
+    if pair.change != IDS and len(info.shape) == 1 and info.type.name != "F32":
         yield Check("type", FAIL, pair.gguf, info.type.name, "F32", "llama.cpp computes with vectors in F32 only")
 
 
@@ -205,11 +220,11 @@ def _equal(kind: str, subject: str, found: Any, expected: Any, basis: str) -> Ch
 # -- the tokenizer -------------------------------------------------------------------------------------------------
 
 
-def _tokenizer(gguf: GGUFFile, source: Checkpoint | None, target: Target | None) -> Iterator[Check]:
+def _tokenizer(gguf: GGUFFile, source: Source | None, target: Target | None) -> Iterator[Check]:
     if target is None:
         yield Check("tokenizer", SKIP, "the tokenizer", gguf.get("tokenizer.ggml.model"), cause="no target was given")
         return
-    n_vocab = (source.config.get("vocab_size") if source else None) or target.n_vocab or 0
+    n_vocab = int((source.schema.first("vocab_size") if source else None) or target.n_vocab or 0)
     expected = expected_tokenizer(target, n_vocab)
     if expected is None:
         why = "the target's tokenizer.json is not a byte-level BPE"

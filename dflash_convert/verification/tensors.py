@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 from gguf.constants import GGML_QUANT_SIZES
-from gguf.quants import dequantize
 
-from dflash_convert.checkpoint import Checkpoint
 from dflash_convert.gguf_file import GGUFFile, TensorInfo
+from dflash_convert.quants import TYPES, dequantize
+from dflash_convert.runtime.hf_config import read_decoder
+from dflash_convert.runtime.ops import rope_frequencies
 from dflash_convert.verification.bounds import (
     BOUNDS,
     FLOATS,
@@ -28,11 +29,13 @@ from dflash_convert.verification.bounds import (
     rounded,
     wrong_scales,
 )
-from dflash_convert.verification.expect import Configs
-from dflash_convert.verification.names import Pair, is_interleaved, neox_order
+from dflash_convert.verification.expect import Configs, has_table, rotary_width, theta
+from dflash_convert.verification.names import IDS, MARKOV_ZEROS, ROTARY, Pair, neox_order, pairs
 from dflash_convert.verification.report import FAIL, PASS, SKIP, TENSORS, Check, LevelResult, judged
-from dflash_convert.verification.structure import expected_pairs
+from dflash_convert.verification.sources import Source
+from dflash_convert.verification.structure import ROPE_FREQS
 
+EXACT = (*FLOATS, "I64")  # held to the value itself, rounded to the type
 BLOCK_WEIGHTS = 1 << 18  # weights compared at a time
 Progress = Callable[[int], None]
 
@@ -78,24 +81,26 @@ class Tally:
         return float(np.sqrt(self.square_error / self.square_source)) if self.square_source else self.square_error
 
 
-def tensors(gguf: GGUFFile, source: Checkpoint, *, progress: Progress | None = None) -> LevelResult:
+def tensors(gguf: GGUFFile, source: Source, *, progress: Progress | None = None) -> LevelResult:
     """Compare every tensor. progress: called with the bytes of the GGUF just compared."""
     weighted = any(key.startswith("quantize.imatrix") for key in gguf.kv)
-    checks = [_check(gguf, source, pair, weighted, progress or (lambda _: None)) for pair in expected_pairs(source)]
+    checks = [_check(gguf, source, pair, weighted, progress or (lambda _: None)) for pair in pairs(source)]
+    checks += _rope_table(gguf, Configs(source))
     checks.sort(key=lambda c: -c.data.get("relative_rms", 0.0))
     errors = [c.data["relative_rms"] for c in checks if "relative_rms" in c.data]
     return judged(TENSORS, checks, {"worst_relative_rms": max(errors, default=0.0), "tensors": float(len(errors))})
 
 
-def _check(gguf: GGUFFile, source: Checkpoint, pair: Pair, weighted: bool, progress: Progress) -> Check:
+def _check(gguf: GGUFFile, source: Source, pair: Pair, weighted: bool, progress: Progress) -> Check:
     info = gguf.tensors.get(pair.gguf)
     if info is None:
         return Check("tensor", FAIL, pair.gguf, None, "a tensor", f"made from {pair.source}")
     if pair.source is None:
-        return Check("tensor", SKIP, pair.gguf, info.type.name, cause="the checkpoint has no tensor for it")
-    shape = source.tensors[pair.source].shape
-    if info.shape != shape:
-        return Check("tensor", FAIL, pair.gguf, list(info.shape), list(shape), f"the shape of {pair.source}")
+        return Check("tensor", SKIP, pair.gguf, info.type.name, cause=pair.why)
+    if pair.shape not in (None, info.shape):
+        return Check("tensor", FAIL, pair.gguf, list(info.shape), list(pair.shape or ()), f"the shape of {pair.source}")
+    if info.type.name not in TYPES and info.type.name != "I64":
+        return Check("tensor", FAIL, pair.gguf, info.type.name, "weights", f"made from {pair.source}")
     tally = Tally()
     for start, rows in source_blocks(source, pair):
         tally += _compare(gguf, info, start, rows, weighted)
@@ -106,21 +111,65 @@ def _check(gguf: GGUFFile, source: Checkpoint, pair: Pair, weighted: bool, progr
     return replace(check, cause=hint or check.cause)
 
 
+STILL = 1e20  # a divisor beyond which nothing turns
+
+
+def _rope_table(gguf: GGUFFile, configs: Configs) -> list[Check]:
+    """rope_freqs.weight: what llama.cpp's own frequencies must be divided by to give the checkpoint's."""
+    info = gguf.tensors.get(ROPE_FREQS)
+    if info is None or not has_table(configs):
+        return []
+    found = _values(gguf, info, 0, info.n_rows)[1].reshape(-1).astype(np.float64)
+    freqs = read_decoder(configs.flat).rope.freqs
+    own = rope_frequencies(rotary_width(configs) or configs.head_dim, theta(configs))
+    wanted = np.ones(configs.head_dim // 2)
+    wanted[: len(freqs)] = np.divide(own, freqs, out=np.full(len(freqs), np.inf), where=freqs > 0)
+    basis = "the frequencies of config.json's rope"
+    if found.shape != wanted.shape:
+        return [Check("tensor", FAIL, ROPE_FREQS, len(found), len(wanted), basis)]
+    good = np.where(np.isinf(wanted), found >= STILL, np.isclose(found, wanted, rtol=1e-5))
+    if good.all():
+        return [Check("tensor", PASS, ROPE_FREQS, f"{info.type.name}, the divisors of {len(freqs)} frequencies")]
+    i = int(np.argmin(good))
+    cause = f"{int((~good).sum())} of {len(good)} differ"
+    return [Check("tensor", FAIL, ROPE_FREQS, float(found[i]), float(wanted[i]), basis, cause, f"entry {i}")]
+
+
 # -- rows of both sides --------------------------------------------------------------------------------------------
 
 
-def source_blocks(source: Checkpoint, pair: Pair) -> Iterator[tuple[int, Floats]]:
+def source_blocks(source: Source, pair: Pair) -> Iterator[tuple[int, Floats]]:
     """(first row, rows as float32) of the pair's source, in the order the GGUF must have them."""
     assert pair.source is not None
-    tensor, head_dim = source.tensors[pair.source], Configs(source.config).head_dim
-    turn = pair.rotary and is_interleaved(source.config)
+    stored = source.weights.stored[pair.source]
+    tensor, head_dim = source.checkpoint.tensors[stored], source.head_dim
     step = max(1, BLOCK_WEIGHTS // tensor.row_length)
-    if pair.rotary and len(tensor.shape) > 1:
+    if pair.change == ROTARY and len(tensor.shape) > 1:
         step = -(-step // head_dim) * head_dim  # whole heads, so that a permutation stays inside a block
     row_bytes = max(1, tensor.nbytes // max(1, tensor.n_rows))
-    for start, rows in source.blocks(pair.source, step * row_bytes):
-        floats = rows.astype(np.float32)
-        yield start, _turned(floats, len(tensor.shape), head_dim) if turn else floats
+    for start, rows in source.checkpoint.blocks(stored, step * row_bytes):
+        yield start, _changed(rows, pair, len(tensor.shape), head_dim)
+
+
+def _changed(rows: Any, pair: Pair, n_dims: int, head_dim: int) -> Floats:
+    """Rows of the checkpoint as the GGUF must have them, float32."""
+    if pair.change == IDS:
+        ids: Floats = _tokens_of(rows.reshape(-1).astype(np.int64), pair.source == "d2t").astype(np.float32)
+        return ids[None, :]
+    floats: Floats = rows.astype(np.float32)
+    if pair.change == ROTARY:
+        return _turned(floats, n_dims, head_dim)
+    if pair.change == MARKOV_ZEROS and pair.shape is not None:
+        return np.pad(floats, ((0, 0), (0, pair.shape[-1] - floats.shape[1])))
+    return floats
+
+
+def _tokens_of(stored: Any, are_offsets: bool) -> Any:
+    """The token of each row of a reduced vocabulary. Lists that go by the other name may hold the tokens themselves,
+    which only rise."""
+    if not are_offsets and (np.diff(stored) > 0).all():
+        return stored
+    return stored + np.arange(stored.size)
 
 
 def _turned(rows: Floats, n_dims: int, head_dim: int) -> Floats:
@@ -133,7 +182,9 @@ def _turned(rows: Floats, n_dims: int, head_dim: int) -> Floats:
 def _values(gguf: GGUFFile, info: TensorInfo, start: int, stop: int) -> tuple[Any, Floats]:
     """(bytes, float32 values) of rows [start, stop)."""
     raw = gguf.raw(info.name)[start:stop]
-    return raw, np.asarray(dequantize(raw, info.type), dtype=np.float32).reshape(len(raw), -1)
+    if info.type.name == "I64":
+        return raw, raw.view("<i8").astype(np.float32).reshape(len(raw), -1)
+    return raw, dequantize(np.ascontiguousarray(raw), info.type.name, threads=None)
 
 
 def _give_back(gguf: GGUFFile, info: TensorInfo, start: int, stop: int) -> None:
@@ -154,7 +205,7 @@ def _compare(gguf: GGUFFile, info: TensorInfo, start: int, source: Floats, weigh
         row, column = np.argwhere(broken)[0]
         spot = Spot(np.inf, start + int(row), int(column), float(values[row, column]), float(source[row, column]))
         return Tally(weights=values.size, not_finite=int(broken.sum()), worst=spot)
-    if info.type.name in FLOATS:
+    if info.type.name in EXACT:
         tally = _compare_floats(info, values, source)
     else:
         tally = _compare_blocks(info, raw, values, source, weighted)
@@ -163,7 +214,7 @@ def _compare(gguf: GGUFFile, info: TensorInfo, start: int, source: Floats, weigh
 
 
 def _compare_floats(info: TensorInfo, values: Floats, source: Floats) -> Tally:
-    wanted = rounded(source, info.type.name)
+    wanted = source if info.type.name == "I64" else rounded(source, info.type.name)
     return _tally(values, source, wanted, np.abs(values - wanted), np.zeros_like(values))
 
 
@@ -228,7 +279,7 @@ def _judge(info: TensorInfo, pair: Pair, tally: Tally) -> Check:
     if not fault:
         found = "exact" if tally.max_error == 0 else f"within its bound, rms error {tally.relative:.2%}"
         return Check("tensor", PASS, pair.gguf, f"{name}, {found}", data=data)
-    expected = spot.wanted if name in FLOATS or tally.not_finite else f"{spot.wanted:.7g} ± {spot.bound:.2g}"
+    expected = spot.wanted if name in EXACT or tally.not_finite else f"{spot.wanted:.7g} ± {spot.bound:.2g}"
     return Check("tensor", FAIL, pair.gguf, spot.value, expected, basis, fault, where, data)
 
 
@@ -241,7 +292,7 @@ def _fault(tally: Tally, type_name: str) -> str:
         (tally.lost, "blocks lost their signal (a scale of zero?)"),
         (tally.scales, "blocks have a scale their largest weight contradicts"),
     )
-    if type_name in FLOATS:
+    if type_name in EXACT:
         counts = ((tally.outside, f"of {tally.weights} values differ"),)
     return ", ".join(f"{n} {what}" for n, what in counts if n)
 
@@ -249,15 +300,15 @@ def _fault(tally: Tally, type_name: str) -> str:
 # -- what a wrong tensor holds instead -----------------------------------------------------------------------------
 
 
-def _diagnosis(gguf: GGUFFile, source: Checkpoint, pair: Pair) -> str:
+def _diagnosis(gguf: GGUFFile, source: Source, pair: Pair) -> str:
     """Recognise two classic mistakes in a tensor that is wrong: rope's row order, and another tensor's data."""
     info, (_, right) = gguf.tensors[pair.gguf], next(source_blocks(source, pair))
     _, values = _values(gguf, info, 0, len(right))
     misfit = _distance(values, right)
-    if pair.rotary and min(_distance(values, other) for other in _reordered(right, source, info)) < misfit / 4:
+    if _is_rotary(pair) and min(_distance(values, other) for other in _reordered(right, source, info)) < misfit / 4:
         return "rows look permuted (rope interleave)"
-    for other in expected_pairs(source):
-        if other == pair or other.source is None or source.tensors[other.source].shape != info.shape:
+    for other in pairs(source):
+        if other == pair or other.source is None or other.shape != info.shape:
             continue
         _, theirs = next(source_blocks(source, other))
         if _distance(values, theirs) < misfit / 4:
@@ -265,9 +316,16 @@ def _diagnosis(gguf: GGUFFile, source: Checkpoint, pair: Pair) -> str:
     return ""
 
 
-def _reordered(rows: Floats, source: Checkpoint, info: TensorInfo) -> Iterator[Floats]:
+ROPED = ("attn_q.weight", "attn_k.weight", "attn_q_norm.weight", "attn_k_norm.weight")
+
+
+def _is_rotary(pair: Pair) -> bool:
+    return pair.gguf.endswith(ROPED)
+
+
+def _reordered(rows: Floats, source: Source, info: TensorInfo) -> Iterator[Floats]:
     """The rows with rope's permutation applied once more, and taken back."""
-    head_dim, axis = Configs(source.config).head_dim, 1 if len(info.shape) == 1 else 0
+    head_dim, axis = source.head_dim, 1 if len(info.shape) == 1 else 0
     length = rows.shape[axis] // head_dim * head_dim
     order = neox_order(length, head_dim)
     for index in (order, np.argsort(order)):
