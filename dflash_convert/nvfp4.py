@@ -57,11 +57,13 @@ class Layout:
     def factor(self, stored: Array) -> np.float32:
         """What every value is multiplied by. stored: the tensor `scale`."""
         value = np.float32(stored.reshape(-1)[0])
-        if not np.isfinite(value) or value <= 0:
+        with np.errstate(divide="ignore", over="ignore"):
+            factor = np.float32(1) / value if self.divides else value
+        if not np.isfinite(value) or value <= 0 or not np.isfinite(factor):
             raise CheckpointError(
                 f"{self.scale} is {value}, which is no scale", hint="the checkpoint is damaged: download it again"
             )
-        return np.float32(1) / value if self.divides else value
+        return factor
 
 
 def layouts(tensors: Mapping[str, Stored]) -> dict[str, Layout]:
@@ -70,20 +72,36 @@ def layouts(tensors: Mapping[str, Stored]) -> dict[str, Layout]:
     Raises CheckpointError: a part without the others, or parts whose types or shapes do not go together.
     """
     return {
-        (stem := name.removesuffix(scheme.scale)) + ".weight": _layout(stem, scheme, tensors)
+        stem + ".weight": _layout(stem, scheme, tensors)
         for scheme in SCHEMES
         for name in tensors
-        if name.endswith(scheme.scale)
+        if (stem := _stem(name, scheme, tensors)) is not None
     }
+
+
+def _stem(name: str, scheme: Scheme, tensors: Mapping[str, Stored]) -> str | None:
+    """Whose part a tensor is, by its scale for all, or where that is missing by bytes that have E4M3 scales."""
+    if name.endswith(scheme.scale):
+        return name.removesuffix(scheme.scale)
+    stem = name.removesuffix(scheme.packed)
+    scales_type, _ = tensors.get(stem + SCALES, ("", ()))
+    packed = name.endswith(scheme.packed) and tensors[name][0] == "U8" and scales_type == "F8_E4M3"
+    return stem if packed and stem + scheme.scale not in tensors else None
 
 
 def _layout(stem: str, scheme: Scheme, tensors: Mapping[str, Stored]) -> Layout:
     packed, scales, scale = stem + scheme.packed, stem + SCALES, stem + scheme.scale
-    missing = [name for name in (packed, scales) if name not in tensors]
+    missing = [name for name in (packed, scales, scale) if name not in tensors]
     if missing:
+        found = scale if scale in tensors else packed
         raise CheckpointError(
-            f"{scale} is there, but {' and '.join(missing)} is not: an NVFP4 weight lies in three tensors",
+            f"{found} is there, but {' and '.join(missing)} is not: an NVFP4 weight lies in three tensors",
             hint="the download is incomplete, or the weight is quantized in a scheme that is not known",
+        )
+    if packed != stem + ".weight" and stem + ".weight" in tensors:
+        raise CheckpointError(
+            f"{stem}.weight and {packed} are one weight, plain and packed",
+            hint="files of two versions of the model lie in one folder: keep one of them",
         )
     (packed_type, bytes_shape), (scales_type, scales_shape), (scale_type, scale_shape) = (
         tensors[name] for name in (packed, scales, scale)
@@ -101,13 +119,15 @@ def _layout(stem: str, scheme: Scheme, tensors: Mapping[str, Stored]) -> Layout:
     return Layout(packed, scales, scale, (out, width), scheme.divides, there)
 
 
-def dequantize(packed: Array, scales: Array, factor: np.float32) -> Array:
-    """Values of rows: nibble · scale of its 16 · factor. packed: (n, in / 2) U8; scales: (n, in / 16) E4M3."""
+def dequantize(packed: Array, scales: Array, factor: np.float32, name: str = "an NVFP4 weight") -> Array:
+    """Values of rows: nibble · scale of its 16 · factor. packed: (n, in / 2) U8; scales: (n, in / 16) E4M3.
+
+    name: of the weight, for errors. A value beyond float32 is Inf.
+    """
     nibbles = np.stack([packed & 0x0F, packed >> 4], axis=-1).reshape(packed.shape[0], -1, GROUP)  # (n, group, 16)
     steps = scales.astype(np.float32)[..., None]
     if not np.isfinite(steps).all():
-        raise CheckpointError(
-            "an NVFP4 weight has a scale that is NaN", hint="the checkpoint is damaged: download it again"
-        )
-    values: Array = E2M1[nibbles] * steps * factor  # the first product is exact
+        raise CheckpointError(f"{name} has a scale that is NaN", hint="the checkpoint is damaged: download it again")
+    with np.errstate(over="ignore"):
+        values: Array = E2M1[nibbles] * steps * factor  # the first product is exact
     return values.reshape(packed.shape[0], -1)

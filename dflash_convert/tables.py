@@ -77,6 +77,7 @@ def _check_mask(mask: MaskEmbedding, config: DraftConfig) -> None:
         )
     if mask.values.shape != (config.hidden_size,):
         raise CheckpointError(
-            f"mask_embedding.pt holds {mask.values.size} values; the draft's hidden_size is {config.hidden_size}",
+            f"mask_embedding.pt holds an embedding of shape {list(mask.values.shape)}; the draft's hidden_size is "
+            f"{config.hidden_size}",
             hint="config.json and mask_embedding.pt are of different revisions",
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 
 import numpy as np
@@ -37,20 +38,32 @@ class Material:
     nvfp4: Mapping[str, Layout] = field(default_factory=dict)
 
     def of(self, tensor: PlannedTensor) -> Checkpoint:
-        return self.checkpoints[tensor.origin]
+        """The checkpoint of its source, as the mapping sees it: a packed weight is one tensor there."""
+        return self._seen if self.parts(tensor) else self.checkpoints[tensor.origin]
+
+    @cached_property
+    def _seen(self) -> Checkpoint:
+        return unpacked(self.checkpoints[DRAFT])
+
+    def parts(self, tensor: PlannedTensor) -> Layout | None:
+        """What it is unpacked from; None for a plain weight."""
+        return self.nvfp4.get(tensor.source) if tensor.origin == DRAFT else None
 
     def spans(self, tensor: PlannedTensor, multiple: int) -> list[tuple[int, int]]:
         """(first row, row behind the last) of blocks of about as many weights, whatever they are packed in."""
-        parts = self.nvfp4.get(tensor.source)
-        checkpoint = self.of(tensor)
+        parts, checkpoint = self.parts(tensor), self.checkpoints[tensor.origin]
         if parts is None:
             return checkpoint.spans(tensor.source, multiple=multiple)
         return checkpoint.spans(parts.packed, max_bytes=BLOCK_BYTES // 4, multiple=multiple)
 
 
 def as_stored(material: Material, tensor: PlannedTensor, start: int, stop: int) -> Array:
-    """Rows as they lie: (stop - start, row length)."""
-    return material.of(tensor).take(tensor.source, start, stop)
+    """Rows as they lie, or unpacked to float32 by the published formula: (stop - start, row length)."""
+    parts, checkpoint = material.parts(tensor), material.checkpoints[tensor.origin]
+    if parts is None:
+        return checkpoint.take(tensor.source, start, stop)
+    packed, scales = checkpoint.take(parts.packed, start, stop), checkpoint.take(parts.scales, start, stop)
+    return dequantize(packed, scales, parts.factor(checkpoint.float32(parts.scale)), tensor.source)
 
 
 def deinterleaved(material: Material, tensor: PlannedTensor, start: int, stop: int) -> Array:
@@ -75,7 +88,8 @@ def with_mask_row(material: Material, tensor: PlannedTensor, start: int, stop: i
     assert material.mask is not None
     row, embedding = material.mask
     if start <= row < stop:
-        rows[row - start] = embedding.values.astype(rows.dtype)
+        with np.errstate(over="ignore"):  # what the table's type cannot hold becomes Inf, which is refused later
+            rows[row - start] = embedding.values.astype(rows.dtype)
     return rows
 
 
@@ -85,20 +99,13 @@ def with_zeros(material: Material, tensor: PlannedTensor, start: int, stop: int)
     return np.pad(rows, ((0, 0), (0, tensor.row_length - rows.shape[1])))
 
 
-def dequantized(material: Material, tensor: PlannedTensor, start: int, stop: int) -> Array:
-    """Rows of an NVFP4 weight in float32, by the published formula."""
-    parts, checkpoint = material.nvfp4[tensor.source], material.of(tensor)
-    packed, scales = checkpoint.take(parts.packed, start, stop), checkpoint.take(parts.scales, start, stop)
-    return dequantize(packed, scales, parts.factor(checkpoint.float32(parts.scale)))
-
-
 Make = Callable[[Material, PlannedTensor, int, int], Array]
 TRANSFORMS: Mapping[str, Make] = MappingProxyType({
     "": as_stored,
     DEINTERLEAVE: deinterleaved,
     MASK_ROW: with_mask_row,
     PAD_COLUMNS: with_zeros,
-    DEQUANTIZE: dequantized,
+    DEQUANTIZE: as_stored,
 })  # fmt: skip
 
 
