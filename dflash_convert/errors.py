@@ -19,15 +19,24 @@ from __future__ import annotations
 EXIT_OK, EXIT_NO, EXIT_ERROR, EXIT_BUG, EXIT_INTERRUPTED = 0, 1, 2, 70, 130
 
 
+LONGEST = 2000  # characters of a message
+
+
+def one_line(text: str) -> str:
+    """A message that any terminal can show, whatever a damaged file's names hold: escapes for what is not printable."""
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[: LONGEST + 1])
+    return shown if len(text) <= LONGEST else shown[:LONGEST] + "…"
+
+
 class DflashError(Exception):
     """A failure that is the input's or the environment's, told in a line a user can act on."""
 
     exit_code = EXIT_ERROR
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        super().__init__(one_line(message))
+        self.message = one_line(message)
+        self.hint = None if hint is None else one_line(hint)
 
 
 class UsageError(DflashError):

@@ -116,7 +116,7 @@ def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
         header = read_header(file)
         tensors = _place(header, len(file))
     except GGUFError as e:
-        raise GGUFError(f"{path.name}: {_printable(e.message)}", hint=e.hint) from None
+        raise GGUFError(f"{path.name}: {e.message}", hint=e.hint) from None
     kv = MappingProxyType(header.kv)
     return GGUFFile(path, header.version, kv, MappingProxyType(tensors), header.data_offset, memoryview(file))
 
@@ -136,11 +136,6 @@ def odd_bytes(gguf: GGUFFile) -> Iterator[str]:
         yield f"the padding behind the last tensor (bytes {end} to {padded}) does not hold zeros"
     if len(gguf.data) > padded:
         yield f"{len(gguf.data) - padded} bytes lie behind the last tensor, from byte {padded}"
-
-
-def _printable(text: str) -> str:
-    """A damaged name may hold bytes that are no UTF-8: shown as escapes, since no terminal can write them."""
-    return text.encode("utf-8", errors="backslashreplace").decode()
 
 
 def _map(path: Path) -> mmap.mmap:

@@ -31,9 +31,9 @@ def general_rows(
     root: Path, arch: str, n_weights: int, repo: str | None, commit: str | None, folder: str = ""
 ) -> tuple[KV, ...]:
     """The `general.*` keys of a model, in llama.cpp's order. n_weights: number of weights, for the size label."""
-    card, generation = _model_card(root), _generation_config(root)
+    card, generation = _model_card(root), _json(root, "generation_config.json")
     name = Path((repo or str(root.resolve())).rstrip("/")).name
-    meta = Metadata.apply_metadata_heuristic(Metadata(), card, Metadata.load_hf_parameters(root), Path(name), n_weights)
+    meta = Metadata.apply_metadata_heuristic(Metadata(), card, _json(root, "config.json"), Path(name), n_weights)
     meta.name = meta.name or name
     meta.size_label = meta.size_label or size_label(n_weights, n_weights, 0, 0)
     gathered = GGUFWriter(path=None, arch=arch)
@@ -81,9 +81,8 @@ def _model_card(root: Path) -> dict[str, Any]:
     return card
 
 
-def _generation_config(root: Path) -> dict[str, Any]:
-    path = root / "generation_config.json"
-    return read_json(path) if path.is_file() else {}
+def _json(root: Path, name: str) -> dict[str, Any]:
+    return read_json(root / name) if (root / name).is_file() else {}
 
 
 def _sampling_rows(generation: Mapping[str, Any]) -> list[KV]:

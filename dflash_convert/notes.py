@@ -17,7 +17,7 @@ from dflash_convert.gguf_file import KV
 from dflash_convert.layout import Note, PlannedTensor
 from dflash_convert.match import LeftOut
 from dflash_convert.schema import causal, sample_from_anchor, target_layers
-from dflash_convert.transforms import DEQUANTIZE, MASK_ROW, PAD_COLUMNS, TARGET
+from dflash_convert.transforms import MASK_ROW, PAD_COLUMNS, TARGET
 from dflash_convert.vocab import UNUSED
 
 
@@ -119,6 +119,7 @@ def common_notes(
         *(Note("info", text) for text in checkpoint.notes),
         *_padding_notes(vocab),
         *_tensor_notes(tensors, outtype),
+        *_unpacked_notes(checkpoint, tensors),
         *(
             Note("info", f"{n} tensor(s) left out: {reason}")
             for reason, n in Counter(t.reason for t in left_out).items()
@@ -134,6 +135,15 @@ def _padding_notes(vocab: Sequence[KV]) -> Iterator[Note]:
         yield Note("info", f"{padded.size} rows of the embedding table have no token: {span}")
 
 
+def _unpacked_notes(checkpoint: Checkpoint, tensors: Sequence[PlannedTensor]) -> Iterator[Note]:
+    packed = {name for name, t in checkpoint.tensors.items() if t.dtype == "NVFP4"}
+    unpacked = [t for t in tensors if t.source in packed and t.origin != TARGET]
+    if unpacked:
+        kinds = "/".join(sorted({t.type.name for t in unpacked}))
+        why = ": their values do not fit BF16" if kinds == "F32" else ""
+        yield Note("info", f"{len(unpacked)} NVFP4 weight(s) are dequantized to {kinds}{why}")
+
+
 def _tensor_notes(tensors: Sequence[PlannedTensor], outtype: str) -> Iterator[Note]:
     """What was done to tensors, by kind."""
     fallbacks = [t.name for t in tensors if t.type == G.F16 and outtype == "q8_0"]
@@ -146,7 +156,3 @@ def _tensor_notes(tensors: Sequence[PlannedTensor], outtype: str) -> Iterator[No
             yield Note("info", f"{t.name} has the mask token's row from mask_embedding.pt")
         if t.transform == PAD_COLUMNS:
             yield Note("info", f"{t.name} has zeros where the Markov features are read: this head does not use them")
-    unpacked = [t for t in tensors if t.transform == DEQUANTIZE]
-    if unpacked:
-        kinds = "/".join(sorted({t.type.name for t in unpacked}))
-        yield Note("info", f"{len(unpacked)} NVFP4 weight(s) are dequantized to {kinds}: their values do not fit BF16")

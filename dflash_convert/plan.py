@@ -197,10 +197,10 @@ def shape_of_fc(checkpoint: Checkpoint) -> tuple[int, ...]:
 
 
 def _planned(tensor: SourceTensor, row: TensorRow, name: str, config: ModelConfig, outtype: str) -> PlannedTensor:
-    if tensor.dtype == "NVFP4":
-        return PlannedTensor(name, tensor.shape, _unpacked_type(tensor.shape, outtype), tensor.name, DEQUANTIZE)
-    stored = G[row.stored] if row.stored else _stored_type(tensor.shape, outtype)
-    planned = PlannedTensor(name, tensor.shape, stored, tensor.name)
+    packed = tensor.dtype == "NVFP4"
+    by_shape = _unpacked_type(tensor.shape, outtype) if packed else _stored_type(tensor.shape, outtype)
+    stored = G[row.stored] if row.stored else by_shape
+    planned = PlannedTensor(name, tensor.shape, stored, tensor.name, DEQUANTIZE if packed else "")
     return _transformed(planned, row, config) if isinstance(config, DraftConfig) else planned
 
 

@@ -67,7 +67,7 @@ def mutate_json(data: bytes, rng: random.Random) -> bytes:
         container, key = rng.choice(found)
         change = rng.random()
         if change < 0.7:
-            container[key] = rng.choice(VALUES)
+            container[key] = deepcopy(rng.choice(VALUES))
         elif change < 0.85:
             del container[key]
         elif isinstance(container, dict):

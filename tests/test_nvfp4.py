@@ -400,3 +400,19 @@ def test_a_table_of_the_target_is_not_unpacked_as_the_drafts_of_that_name(tmp_pa
     planned = PlannedTensor("token_embd.weight", (20, 64), G.F32, "embed.weight", origin=TARGET)
     assert as_stored(material, planned, 0, 20).tobytes() == table.tobytes()
     assert material.of(planned) is target
+
+
+@both
+def test_packed_queries_of_interleaved_rope_are_turned(tmp_path: Path, divides: bool) -> None:
+    """As the plain ones are: even rotary dimensions of each head first."""
+    changes: dict[str, Any] = {}
+    for name in ("q_proj", "k_proj"):
+        stem = f"layers.0.self_attn.{name}"
+        parts, values = encoded(stem, flat_tensors()[f"{stem}.weight"].astype(np.float32), divides)
+        changes |= {f"{stem}.weight": GONE, **parts}
+        heads = values.reshape(-1, 16, 2, values.shape[1])  # (head, pair, even/odd, row length); head_dim is 32
+        expected = heads.swapaxes(1, 2).reshape(values.shape)
+        folder = tmp_path / name
+        folder.mkdir()
+        found = written(plan(folder, {"rope_is_neox_style": False}, changes))[f"blk.0.attn_{name[0]}.weight"]
+        assert np.array_equal(found, expected)
