@@ -121,7 +121,7 @@ def hf_to_gguf(
 def quantize(
     src: Annotated[Path, typer.Argument(metavar="IN", help="A GGUF in F32, F16 or BF16.")],
     dst: Annotated[Path, typer.Argument(metavar="OUT", help="The output file.")],
-    file_type: Annotated[str, typer.Argument(metavar="TYPE", help="F32, F16, BF16, Q8_0, Q4_K_S, Q4_K_M or Q6_K.")],
+    file_type: Annotated[str, typer.Argument(metavar="TYPE", help="A file type, e.g. Q8_0, Q4_K_M or COPY.")],
     threads: Annotated[Optional[int], typer.Option(min=1, help="Threads. [default: one a core]")] = None,  # noqa: UP045
     allow_requantize: Annotated[
         bool, typer.Option("--allow-requantize", help="Quantize what is quantized already, at a loss.")

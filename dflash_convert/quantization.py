@@ -9,39 +9,28 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf.constants import GGML_QUANT_VERSION, GGMLQuantizationType, GGUFValueType
 
-from dflash_convert import quants, recipes
+from dflash_convert import quants
 from dflash_convert.errors import GGUFError
-from dflash_convert.gguf_file import KV, GGUFFile, TensorInfo, odd_bytes, open_gguf
-from dflash_convert.layout import Note, Plan, PlannedTensor
+from dflash_convert.gguf_file import GGUFFile, TensorInfo, open_gguf
 from dflash_convert.pipeline import working_ahead
+from dflash_convert.quantize_plan import FLOATS, QuantizePlan, plan_file, plan_quantize
 from dflash_convert.writer import Progress, check_output, write
+
+__all__ = ["QuantizePlan", "plan_file", "plan_quantize", "quantize_file"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-QUANTIZATION_VERSION, FILE_TYPE = "general.quantization_version", "general.file_type"
-SPLIT_COUNT = "split.count"
-SPLIT_KEYS = frozenset({"split.no", SPLIT_COUNT, "split.tensors.count"})
-FLOATS = frozenset({"F32", "F16", "BF16"})
 HALF_INF = np.uint16(0x7C00)
 
 BLOCK_WEIGHTS = 1 << 21  # weights of a row block at most: 8 MiB of float32
 IN_FLIGHT_WEIGHTS = 1 << 25  # weights of all row blocks in flight at most: 128 MiB of float32
-
-
-@dataclass(frozen=True)
-class QuantizePlan(Plan):
-    """A `Plan` that remembers why: one `Choice` for each of its tensors."""
-
-    choices: tuple[recipes.Choice, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -52,119 +41,6 @@ class Block:
     type: str
     start: int
     stop: int
-
-
-# -- plan --------------------------------------------------------------------------------------------------------------
-
-
-def plan_quantize(gguf: GGUFFile, file_type: str, *, allow_requantize: bool = False) -> QuantizePlan:
-    """What quantizing `gguf` to `file_type` will write; no tensor data is read.
-
-    Raises UsageError: an unknown file type. Raises GGUFError: a part of a split file, bytes that belong to nothing, a
-    missing block count, a tensor that cannot be quantized (integers), or is quantized already and `allow_requantize` is
-    not set.
-    """
-    recipe = recipes.file_type(file_type)
-    _refuse_split(gguf)
-    _refuse_odd_bytes(gguf)
-    tensors = [recipes.Tensor(t.name, t.shape, t.type) for t in gguf.tensors.values()]
-    choices = recipes.choose(recipe, tensors, _model(gguf))
-    for choice in choices:
-        _check_source(choice, allow_requantize)
-    return QuantizePlan(
-        kv=_keys(gguf, recipe),
-        tensors=tuple(_planned(c) for c in choices),
-        notes=tuple(_fallback_notes(choices)),
-        choices=choices,
-    )
-
-
-def plan_file(src: str | os.PathLike[str], file_type: str, *, allow_requantize: bool = False) -> QuantizePlan:
-    """`plan_quantize` for the GGUF at `src`. Raises GGUFError also where that cannot be opened."""
-    return plan_quantize(open_gguf(src), file_type, allow_requantize=allow_requantize)
-
-
-def _refuse_split(gguf: GGUFFile) -> None:
-    parts = gguf.get(SPLIT_COUNT, 1)
-    if parts > 1:
-        raise GGUFError(
-            f"{gguf.path.name} is one of {parts} parts of a model",
-            hint="join them first: llama-gguf-split --merge FIRST_PART OUT.gguf",
-        )
-
-
-def _refuse_odd_bytes(gguf: GGUFFile) -> None:
-    for what in odd_bytes(gguf):
-        raise GGUFError(
-            f"{gguf.path.name}: {what}",
-            hint="a resumed download may have appended, or two files were joined: download or write it again",
-        )
-
-
-def _model(gguf: GGUFFile) -> recipes.Model:
-    arch = gguf.architecture
-    n_layer = gguf.get(f"{arch}.block_count")
-    if n_layer is None:
-        raise GGUFError(
-            f"{gguf.path.name} has no key {arch or '<architecture>'}.block_count, so its layers cannot be told apart",
-            hint="quantize a model file; vocabulary-only and adapter files have nothing to quantize",
-        )
-    n_head, n_head_kv = (_first(gguf.get(f"{arch}.attention.{key}", 0)) for key in ("head_count", "head_count_kv"))
-    return recipes.Model(arch, n_layer, gguf.get(f"{arch}.expert_count", 0), n_head, n_head_kv)
-
-
-def _first(value: Any) -> int:
-    """A count that may be given layer by layer: that of the first layer."""
-    return int(value[0] if isinstance(value, Sequence) else value)
-
-
-def _check_source(choice: recipes.Choice, allow_requantize: bool) -> None:
-    tensor = choice.tensor
-    if choice.type == tensor.type or tensor.type.name in FLOATS:
-        return
-    if tensor.type.name not in quants.TYPES:
-        raise GGUFError(
-            f"{tensor.name} holds {tensor.type.name}, which cannot become {choice.type.name}",
-            hint="only floating-point and block-quantized weights can be quantized",
-        )
-    if not allow_requantize:
-        raise GGUFError(
-            f"{tensor.name} is quantized already: {tensor.type.name} would become {choice.type.name}",
-            hint="quantize from the BF16, F16 or F32 file, or accept the loss with --allow-requantize",
-        )
-
-
-def _keys(gguf: GGUFFile, recipe: recipes.FileType) -> tuple[KV, ...]:
-    """All keys as they are, but for those of splitting; the two that describe the quantization move to the end."""
-    replaced = (
-        KV(QUANTIZATION_VERSION, GGUFValueType.UINT32, GGML_QUANT_VERSION, source="the block formats' version"),
-        KV(FILE_TYPE, GGUFValueType.UINT32, int(recipe.number), source=recipe.name),
-    )
-    dropped = SPLIT_KEYS | {kv.key for kv in replaced}
-    kept = (replace(kv, source=gguf.path.name) for kv in gguf.kv.values() if kv.key not in dropped)
-    return (*kept, *replaced)
-
-
-def _planned(choice: recipes.Choice) -> PlannedTensor:
-    tensor = choice.tensor
-    change = "" if choice.type == tensor.type else f"{tensor.type.name} → {choice.type.name}"
-    if choice.is_fallback:
-        change += f" instead of {choice.nominal.name}: {choice.reason}"
-    return PlannedTensor(tensor.name, tensor.shape, choice.type, source=tensor.name, transform=change.strip())
-
-
-def _fallback_notes(choices: Iterable[recipes.Choice]) -> Iterator[Note]:
-    """One note for all tensors that share nominal type, actual type and reason."""
-    groups: dict[tuple[GGMLQuantizationType, GGMLQuantizationType, str], list[str]] = {}
-    for c in choices:
-        if c.is_fallback:
-            groups.setdefault((c.nominal, c.type, c.reason), []).append(c.tensor.name)
-    for (nominal, actual, reason), names in groups.items():
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        yield Note("warning", f"{actual.name} instead of {nominal.name} for {names[0]}{more}: {reason}")
-
-
-# -- act ---------------------------------------------------------------------------------------------------------------
 
 
 def quantize_file(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from one_layer import one_layer
 from dflash_convert.errors import GGUFError, OutputError, UsageError
 from dflash_convert.gguf_file import open_gguf
 from dflash_convert.quantization import quantize_file
-from dflash_convert.quants import quantize
+from dflash_convert.quants import TYPES, quantize
 
 MODULE = sys.modules[quantize_file.__module__]
 
@@ -112,6 +113,24 @@ def test_a_file_without_layers_is_refused(tmp_path: Path) -> None:
 def test_an_unknown_file_type_is_refused(tmp_path: Path) -> None:
     src = one_layer(tmp_path, {"a.weight": weights(2, 32)})
     assert "the nearest is Q4_K_M" in refused(UsageError, src, "Q4_KM")
+
+
+def test_q2_k_s_without_importances_is_refused(tmp_path: Path) -> None:
+    src = one_layer(tmp_path, {"blk.0.ffn_up.weight": weights(2, 256)})
+    text = refused(UsageError, src, "Q2_K_S")
+    assert "Q2_K_S needs an importance matrix: without one, blk.0.ffn_up.weight in Q2_K would be garbage" in text
+
+
+@pytest.mark.parametrize(("file_type", "wanted"), [("IQ4_NL", "IQ4_NL"), ("IQ4_XS", "IQ4_XS"), ("MXFP4_MOE", "MXFP4")])
+def test_blocks_that_cannot_be_encoded_are_refused(
+    file_type: str, wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    types = dict(TYPES) | {wanted: replace(TYPES[wanted], encode=None)}
+    monkeypatch.setattr("dflash_convert.quants.TYPES", types)
+    src = one_layer(tmp_path, {"blk.0.ffn_up_exps.weight": weights(2, 2, 256)})
+    text = refused(UsageError, src, file_type)
+    assert f"{file_type} cannot be written for this model: blk.0.ffn_up_exps.weight would become {wanted}" in text
+    assert "among F32, F16" in text
 
 
 def test_a_truncated_input_is_refused(tmp_path: Path) -> None:

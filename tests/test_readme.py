@@ -11,7 +11,7 @@ import pytest
 
 from dflash_convert import errors
 from dflash_convert.families import FAMILIES
-from dflash_convert.recipes import FILE_TYPES
+from dflash_convert.file_types import FILE_TYPES
 from dflash_convert.schema import TARGET_KEYS
 
 ROOT = Path(__file__).parent.parent
