@@ -163,7 +163,10 @@ def verify(
         int | None, typer.Option(min=1, help="Tokens drafted a step, at most. [default: block size - 1]")
     ] = None,
     min_accept_ratio: Annotated[
-        float | None, typer.Option(help="Least share of the original's accepted length.")
+        float | None, typer.Option(help="Least ratio of accepted length to the original's. [default: none]")
+    ] = None,
+    min_top1: Annotated[
+        float | None, typer.Option(help="Least share of first choices equal to the original's. [default: none]")
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Every check, not only what matters.")] = False,
     json: Json = False,
@@ -175,7 +178,8 @@ def verify(
 
     console = console_of(json, quiet)
     levels = [name.strip() for name in only.split(",")] if only else None
-    given = {"n_tokens": tokens, "n_max": n_max, "min_accept_ratio": min_accept_ratio, "prompts": prompts}
+    least = {"min_accept_ratio": min_accept_ratio, "min_top1": min_top1}
+    given = {"n_tokens": tokens, "n_max": n_max, "prompts": prompts, **least}
     options: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
     where = views.locate(source, target, levels, console.progress)
     with console.progress(gguf.stat().st_size if gguf.is_file() else 0, gguf.name) as advance:

@@ -18,10 +18,10 @@ INPUTS = 4000
 def test_nothing_but_our_own_errors_comes_out_of_mutated_files(tmp_path: Path) -> None:
     seen: Counter[tuple[str, str]] = Counter()
     for kind, outcome in islice(rounds(Bench(tmp_path), seed=2026), INPUTS):
-        assert not isinstance(outcome, Fault), f"{kind}: {outcome.text}\n{outcome.data[:2000]!r}"
+        assert not isinstance(outcome, Fault), f"{kind}: {outcome.text}\n{outcome.data[:300]!r}"
         seen[kind, outcome] += 1
-    for kind in KINDS:
-        assert sum(n for (name, _), n in seen.items() if name == kind.name) > INPUTS / 100
+    for name in (kind.name for kind in KINDS):
+        assert sum(n for (tried, _), n in seen.items() if tried == name) > INPUTS / 100
     assert seen["draft config", "refused"] > 100
     assert seen["draft config", "accepted, the same file"] > 50
     assert seen["target tokenizer.json", "accepted, shows in the output"] > 10

@@ -12,13 +12,14 @@ from functools import cached_property
 from typing import Any
 
 from dflash_convert.checkpoint import open_checkpoint
-from dflash_convert.errors import UsageError
+from dflash_convert.errors import CheckpointError, GGUFError, UsageError
 from dflash_convert.gguf_file import GGUFFile
 from dflash_convert.runtime.draft import load_draft
 from dflash_convert.runtime.interface import Drafter
 from dflash_convert.runtime.interface import Target as TargetModel
 from dflash_convert.runtime.reference import load_reference
 from dflash_convert.runtime.target import load_target_checkpoint, load_target_gguf
+from dflash_convert.verification.equal import FileWeights
 from dflash_convert.verification.sources import CheckpointWeights, Source
 from dflash_convert.verification.targets import Target
 from dflash_convert.verification.tokens import encoder_of
@@ -42,6 +43,15 @@ class Models:
         if self.source is None:
             raise UsageError("no source was given", hint="pass --source with the draft's checkpoint")
         return load_reference(self.source.config, self.source.weights, self._target_model_type)
+
+    @cached_property
+    def reference_on_the_files_weights(self) -> Drafter:
+        """The same config and code; the numbers are the file's. GGUFError: they do not fit."""
+        assert self.source is not None
+        try:
+            return load_reference(self.source.config, FileWeights(self.gguf, self.source), self._target_model_type)
+        except CheckpointError as e:
+            raise GGUFError(e.message) from e
 
     @property
     def _target_model_type(self) -> str:

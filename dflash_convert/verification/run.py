@@ -15,7 +15,7 @@ from dflash_convert.checkpoint import Checkpoint
 from dflash_convert.errors import CheckpointError, ConfigError, DflashError, GGUFError, UsageError, VocabError
 from dflash_convert.gguf_file import GGUFFile, open_gguf
 from dflash_convert.runtime.interface import Target as TargetModel
-from dflash_convert.verification.acceptance import MIN_RATIO, N_TOKENS, acceptance
+from dflash_convert.verification.acceptance import N_TOKENS, acceptance
 from dflash_convert.verification.forward import forward
 from dflash_convert.verification.models import Models
 from dflash_convert.verification.prompts import PROMPTS, read_prompts
@@ -40,7 +40,8 @@ class Case:
     n_tokens: int
     n_max: int | None
     seed: int
-    min_accept_ratio: float
+    min_accept_ratio: float | None
+    min_top1: float | None
     progress: Progress | None
 
 
@@ -54,15 +55,17 @@ def verify(
     n_tokens: int = N_TOKENS,
     n_max: int | None = None,
     seed: int = 0,
-    min_accept_ratio: float = MIN_RATIO,
+    min_accept_ratio: float | None = None,
+    min_top1: float | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Prove a draft GGUF against the checkpoint it was made from.
 
     source: the draft's checkpoint folder (or opened). target: its target, a folder with or without weights, or a GGUF.
     only: names of levels, by default all that can run. prompts: texts, or a file of them. n_tokens: tokens generated a
-    prompt. n_max: tokens drafted a step. seed: of the features where no target can be run. min_accept_ratio: the least
-    share of the reference's mean accepted length. progress: called with the bytes of the GGUF just compared.
+    prompt. n_max: tokens drafted a step. seed: of the features where no target can be run. min_accept_ratio,
+    min_top1: the least ratio of mean accepted lengths and the least share of equal first choices; without them both are
+    figures only. progress: called with the bytes of the GGUF just compared.
 
     Raises UsageError: an unknown level, or one asked for that cannot run. GGUFError: no such file. ConfigError,
     CheckpointError, VocabError: a source or target that cannot be used.
@@ -76,7 +79,9 @@ def verify(
         levels = tuple(damaged(file) if n == STRUCTURE else _skip(n, "the file is damaged") for n in LEVELS)
     else:
         models = Models(file, opened_source, opened)
-        case = Case(file, opened_source, opened, models, texts, n_tokens, n_max, seed, min_accept_ratio, progress)
+        case = Case(
+            file, opened_source, opened, models, texts, n_tokens, n_max, seed, min_accept_ratio, min_top1, progress
+        )
         levels = tuple(_level(name, case, wanted, explicit=only is not None) for name in LEVELS)
     root = None if opened_source is None else str(opened_source.root)
     return Report(str(gguf), root, None if target is None else str(target), levels)
@@ -134,7 +139,7 @@ def _tensors(case: Case) -> LevelResult:
 def _forward(case: Case) -> LevelResult:
     _source(case)
     target = _target_or_none(case)
-    return _able(lambda: forward(case.models, target, case.texts, case.seed))
+    return _able(lambda: forward(case.models, target, case.texts, case.seed, case.min_top1))
 
 
 def _acceptance(case: Case) -> LevelResult:
