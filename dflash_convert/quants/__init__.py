@@ -20,7 +20,7 @@ import numpy as np
 from gguf import quants as gguf_quants
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
-from dflash_convert.quants import blocks32, blocks32_weighted, floats, q2_k, q3_k, q4_q5_k, q6_k
+from dflash_convert.quants import blocks32, blocks32_weighted, floats, iq4, q2_k, q3_k, q4_q5_k, q6_k
 
 __all__ = ["TYPES", "QuantType", "dequantize", "quantize"]
 
@@ -79,9 +79,9 @@ TYPES: Mapping[str, QuantType] = MappingProxyType(
             _row("Q4_K", q4_q5_k.encode_q4_k, q4_q5_k.decode_q4_k, 0, 2, weighted=q4_q5_k.encode_q4_k_weighted),
             _row("Q5_K", q4_q5_k.encode_q5_k, q4_q5_k.decode_q5_k, 0, 2, weighted=q4_q5_k.encode_q5_k_weighted),
             _row("Q6_K", q6_k.encode_q6_k, q6_k.decode_q6_k, 208, weighted=q6_k.encode_q6_k_weighted),
+            _row("IQ4_NL", iq4.encode_iq4_nl, iq4.decode_iq4_nl, 0, weighted=iq4.encode_iq4_nl_weighted),
+            _row("IQ4_XS", iq4.encode_iq4_xs, iq4.decode_iq4_xs, 0, weighted=iq4.encode_iq4_xs_weighted),
             # read through the gguf package
-            _row("IQ4_NL", None, None, 0),
-            _row("IQ4_XS", None, None, 0),
             _row("IQ3_XXS", None, None, 0),
             _row("IQ3_S", None, None, 0),
             _row("IQ2_XXS", None, None, 0),
