@@ -126,6 +126,9 @@ def quantize(
     allow_requantize: Annotated[
         bool, typer.Option("--allow-requantize", help="Quantize what is quantized already, at a loss.")
     ] = False,
+    imatrix: Annotated[
+        Given, typer.Option(metavar="FILE", help="An importance matrix of the model, by llama-imatrix.")
+    ] = None,
     dry_run: DryRun = False,
     force: Force = False,
     json: Json = False,
@@ -136,14 +139,13 @@ def quantize(
     from dflash_convert.quantization import plan_file, quantize_file
 
     console = console_of(json, quiet)
-    plan = plan_file(src, file_type, allow_requantize=allow_requantize)
+    options: dict[str, Any] = {"allow_requantize": allow_requantize, "imatrix": imatrix}
+    plan = plan_file(src, file_type, **options)
     views.show_notes(console, plan)
     if dry_run:
         return views.show_plan(console, plan, dst)
     with console.progress(plan.file_size, dst.name) as advance:
-        quantize_file(
-            src, dst, file_type, threads=threads, force=force, allow_requantize=allow_requantize, progress=advance
-        )
+        quantize_file(src, dst, file_type, threads=threads, force=force, progress=advance, **options)
     return views.show_result(console, plan, dst)
 
 

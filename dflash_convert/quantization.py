@@ -19,6 +19,7 @@ import numpy as np
 from dflash_convert import quants
 from dflash_convert.errors import GGUFError
 from dflash_convert.gguf_file import GGUFFile, TensorInfo, open_gguf
+from dflash_convert.imatrix import open_imatrix
 from dflash_convert.pipeline import working_ahead
 from dflash_convert.quantize_plan import FLOATS, QuantizePlan, plan_file, plan_quantize
 from dflash_convert.writer import Progress, check_output, write
@@ -35,12 +36,13 @@ IN_FLIGHT_WEIGHTS = 1 << 25  # weights of all row blocks in flight at most: 128 
 
 @dataclass(frozen=True)
 class Block:
-    """Rows [start, stop) of a tensor: what one thread does at a time."""
+    """Rows [start, stop) of a tensor: what one thread does at a time. importances: of its columns, if there are any."""
 
     info: TensorInfo
     type: str
     start: int
     stop: int
+    importances: Array | None = None
 
 
 def quantize_file(
@@ -51,31 +53,41 @@ def quantize_file(
     threads: int | None = None,
     force: bool = False,
     allow_requantize: bool = False,
+    imatrix: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> QuantizePlan:
     """Quantize the GGUF `src` to `dst`; returns what was written.
 
-    threads: None for all that the process may use. progress: called with each number of bytes written, in sum the
-    plan's `file_size`. Raises UsageError, GGUFError (see `plan_quantize`; also a NaN, an Inf, or a weight too large for
-    the new type, with tensor, row and column) and OutputError; on any of them nothing is left at `dst`.
+    threads: None for all that the process may use. imatrix: an importance matrix by llama-imatrix. progress: called
+    with each number of bytes written, in sum the plan's `file_size`. Raises UsageError, GGUFError (see `plan_quantize`;
+    also a NaN, an Inf, or a weight too large for the new type, with tensor, row and column) and OutputError; on any of
+    them nothing is left at `dst`.
     """
     src, dst = Path(src), Path(dst)
-    check_output(dst, force=force, inputs=[src])
+    check_output(dst, force=force, inputs=[src, *([] if imatrix is None else [Path(imatrix)])])
+    importances = None if imatrix is None else open_imatrix(imatrix)
     gguf = open_gguf(src)
-    plan = plan_quantize(gguf, file_type, allow_requantize=allow_requantize)
+    plan = plan_quantize(gguf, file_type, allow_requantize=allow_requantize, imatrix=importances)
     workers = threads or quants.available_threads()
     size = min(BLOCK_WEIGHTS, IN_FLIGHT_WEIGHTS // (workers + 2))
-    blocks = {t.name: _blocks(gguf.tensors[t.name], t.type.name, size) for t in plan.tensors}
+    blocks = {
+        t.name: _blocks(gguf.tensors[t.name], t.type.name, size, plan.importances.get(t.name)) for t in plan.tensors
+    }
     with working_ahead(blocks, partial(_convert, gguf), workers) as chunks:
         write(plan, chunks, dst, force=force, progress=progress)
     return plan
 
 
-def _blocks(info: TensorInfo, type_name: str, size: int) -> list[Block]:
-    """The tensor as row blocks of at most `size` weights (a row at least)."""
+def _blocks(info: TensorInfo, type_name: str, size: int, importances: Array | None) -> list[Block]:
+    """The tensor as row blocks of at most `size` weights (a row at least), each of one matrix of a weighted stack."""
     step = max(1, size // max(1, info.row_length))
-    starts = range(0, info.n_rows, step)
-    return [Block(info, type_name, start, min(start + step, info.n_rows)) for start in starts]
+    columns = [None] if importances is None else np.split(importances, len(importances) // info.row_length)
+    rows = info.n_rows // len(columns)  # of a matrix
+    return [
+        Block(info, type_name, start, min(start + step, (i + 1) * rows), of)
+        for i, of in enumerate(columns)
+        for start in range(i * rows, (i + 1) * rows, step)
+    ]
 
 
 def _convert(gguf: GGUFFile, block: Block) -> Array:
@@ -96,7 +108,7 @@ def _copied(raw: Array, block: Block) -> Array:
 def _encoded(raw: Array, block: Block) -> Array:
     x = quants.dequantize(raw, block.info.type.name)
     _check_finite(x, block)
-    out = quants.quantize(x, block.type, threads=1)
+    out = quants.quantize(x, block.type, threads=1, imatrix=block.importances)
     _check_scales(out, x, block)
     return out
 

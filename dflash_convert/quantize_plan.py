@@ -1,14 +1,14 @@
 """What quantizing a GGUF will write, decided before a tensor is read; what cannot be quantized is refused here.
 
-In: an opened GGUF and a file type's name. Out: a `QuantizePlan`. Promised: the keys, tensors, order and types of
-llama.cpp's own quantizer.
+In: an opened GGUF, a file type's name and, if there is one, an importance matrix. Out: a `QuantizePlan`. Promised: the
+keys, tensors, order and types of llama.cpp's own quantizer.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gguf.constants import GGML_QUANT_VERSION, GGMLQuantizationType, GGUFValueType
@@ -17,6 +17,7 @@ from dflash_convert import file_types, quants, recipes
 from dflash_convert.errors import GGUFError, UsageError
 from dflash_convert.file_types import FileType, Model
 from dflash_convert.gguf_file import KV, GGUFFile, odd_bytes, open_gguf
+from dflash_convert.imatrix import Array, Imatrix, fitting, keys_of, notes_of, open_imatrix
 from dflash_convert.layout import Note, Plan, PlannedTensor
 
 QUANTIZATION_VERSION, FILE_TYPE = "general.quantization_version", "general.file_type"
@@ -27,39 +28,54 @@ FLOATS = frozenset({"F32", "F16", "BF16"})
 
 @dataclass(frozen=True)
 class QuantizePlan(Plan):
-    """A `Plan` that remembers why: one `Choice` for each of its tensors."""
+    """A `Plan` that remembers why: one `Choice` for each of its tensors.
+
+    importances: of the tensors that have some, by name; flat, one matrix of a stack after the other.
+    """
 
     choices: tuple[recipes.Choice, ...] = ()
+    importances: Mapping[str, Array] = field(default_factory=dict, repr=False, compare=False)
 
 
-def plan_quantize(gguf: GGUFFile, file_type: str, *, allow_requantize: bool = False) -> QuantizePlan:
+def plan_quantize(
+    gguf: GGUFFile, file_type: str, *, allow_requantize: bool = False, imatrix: Imatrix | None = None
+) -> QuantizePlan:
     """What quantizing `gguf` to `file_type` will write; no tensor data is read.
 
-    Raises UsageError: an unknown file type, one that needs a type that cannot be encoded, or an importance matrix that
-    is not given. Raises GGUFError: a part of a split file, bytes that belong to nothing, a
-    missing block count, a tensor that cannot be quantized (integers), or is quantized already and `allow_requantize` is
-    not set.
+    Raises UsageError: an unknown file type, one that needs a type that cannot be encoded, or importances that are not
+    given. Raises GGUFError: a part of a split file, bytes that belong to nothing, a missing block count, a tensor that
+    cannot be quantized (integers), or is quantized already and `allow_requantize` is not set; importances of another
+    shape than their tensor.
     """
     recipe = file_types.file_type(file_type)
     _refuse_split(gguf)
     _refuse_odd_bytes(gguf)
     tensors = [recipes.Tensor(t.name, t.shape, t.type) for t in gguf.tensors.values()]
-    choices = recipes.choose(recipe, tensors, _model(gguf))
-    _refuse_without_imatrix(recipe, choices)
+    choices = recipes.choose(recipe, tensors, _model(gguf, imatrix))
+    importances = fitting(imatrix, choices) if imatrix else {}
+    _refuse_without_imatrix(recipe, choices, importances)
     for choice in choices:
         _check_source(choice, allow_requantize)
         _check_encoder(choice, recipe)
     return QuantizePlan(
-        kv=_keys(gguf, recipe),
+        kv=_keys(gguf, recipe, imatrix),
         tensors=tuple(_planned(c) for c in choices),
-        notes=tuple(_fallback_notes(choices)),
+        notes=(*_fallback_notes(choices), *(notes_of(imatrix, choices, importances) if imatrix else ())),
         choices=choices,
+        importances=importances,
     )
 
 
-def plan_file(src: str | os.PathLike[str], file_type: str, *, allow_requantize: bool = False) -> QuantizePlan:
-    """`plan_quantize` for the GGUF at `src`. Raises GGUFError also where that cannot be opened."""
-    return plan_quantize(open_gguf(src), file_type, allow_requantize=allow_requantize)
+def plan_file(
+    src: str | os.PathLike[str],
+    file_type: str,
+    *,
+    allow_requantize: bool = False,
+    imatrix: str | os.PathLike[str] | None = None,
+) -> QuantizePlan:
+    """`plan_quantize` for the files at `src` and `imatrix`. Raises GGUFError also where one cannot be opened."""
+    importances = None if imatrix is None else open_imatrix(imatrix)
+    return plan_quantize(open_gguf(src), file_type, allow_requantize=allow_requantize, imatrix=importances)
 
 
 def _refuse_split(gguf: GGUFFile) -> None:
@@ -79,7 +95,7 @@ def _refuse_odd_bytes(gguf: GGUFFile) -> None:
         )
 
 
-def _model(gguf: GGUFFile) -> Model:
+def _model(gguf: GGUFFile, imatrix: Imatrix | None) -> Model:
     arch = gguf.architecture
     n_layer = gguf.get(f"{arch}.block_count")
     if n_layer is None:
@@ -89,7 +105,7 @@ def _model(gguf: GGUFFile) -> Model:
         )
     n_head = _first(gguf.get(f"{arch}.attention.head_count", 0))
     n_head_kv = _first(gguf.get(f"{arch}.attention.head_count_kv", n_head))
-    return Model(arch, n_layer, gguf.get(f"{arch}.expert_count", 0), n_head, n_head_kv)
+    return Model(arch, n_layer, gguf.get(f"{arch}.expert_count", 0), n_head, n_head_kv, imatrix is not None)
 
 
 def _first(value: Any) -> int:
@@ -124,21 +140,22 @@ def _check_encoder(choice: recipes.Choice, recipe: FileType) -> None:
         )
 
 
-def _refuse_without_imatrix(recipe: FileType, choices: Iterable[recipes.Choice]) -> None:
-    choice = recipes.without_imatrix(recipe, choices)
+def _refuse_without_imatrix(recipe: FileType, choices: Iterable[recipes.Choice], known: Container[str]) -> None:
+    choice = recipes.without_imatrix(recipe, choices, known)
     if choice:
         raise UsageError(
             f"{recipe.name} needs an importance matrix: without one, {choice.tensor.name} in {choice.type.name} "
             "would be garbage",
-            hint="Q2_K is the smallest file type that needs none",
+            hint="give one that covers it with --imatrix; Q2_K is the smallest file type that needs none",
         )
 
 
-def _keys(gguf: GGUFFile, recipe: FileType) -> tuple[KV, ...]:
-    """All keys as they are, but for those of splitting; the two that describe the quantization move to the end."""
+def _keys(gguf: GGUFFile, recipe: FileType, imatrix: Imatrix | None) -> tuple[KV, ...]:
+    """All keys as they are, but for those of splitting; those that describe the quantization move to the end."""
     replaced = (
         KV(QUANTIZATION_VERSION, GGUFValueType.UINT32, GGML_QUANT_VERSION, source="the block formats' version"),
         KV(FILE_TYPE, GGUFValueType.UINT32, _number(gguf, recipe), source=recipe.name),
+        *(keys_of(imatrix) if imatrix else ()),
     )
     dropped = SPLIT_KEYS | {kv.key for kv in replaced}
     kept = (replace(kv, source=gguf.path.name) for kv in gguf.kv.values() if kv.key not in dropped)
@@ -150,7 +167,9 @@ def _number(gguf: GGUFFile, recipe: FileType) -> int:
     if recipe.number is not None:
         return int(recipe.number)
     tensors = recipes.in_order(recipes.Tensor(t.name, t.shape, t.type) for t in gguf.tensors.values())
-    return int(gguf.get(FILE_TYPE, file_types.guessed_number(t.type for t in tensors)))
+    given = gguf.kv.get(FILE_TYPE)
+    is_number = given and given.type == GGUFValueType.UINT32
+    return int(given.value) if given and is_number else file_types.guessed_number(t.type for t in tensors)
 
 
 def _planned(choice: recipes.Choice) -> PlannedTensor:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -50,6 +50,11 @@ class Tensor:
     name: str
     shape: tuple[int, ...]
     type: GGMLQuantizationType
+
+    @property
+    def n_matrices(self) -> int:
+        """How many matrices it stacks (ggml's ne[2])."""
+        return self.shape[-3] if len(self.shape) > 2 else 1
 
 
 # type → what takes its place where its blocks do not divide a row; where that does not divide either: F16
@@ -176,11 +181,11 @@ def _choose(recipe: FileType, tensor: Tensor, place: Place) -> Choice:
     return Choice(tensor, actual, nominal, f"{recipe.name}: {place.role.value}" if rule else recipe.name)
 
 
-def without_imatrix(recipe: FileType, choices: Iterable[Choice]) -> Choice | None:
-    """The first tensor that would be garbage without an importance matrix; embeddings and output stand it."""
+def without_imatrix(recipe: FileType, choices: Iterable[Choice], known: Container[str] = ()) -> Choice | None:
+    """The first tensor that would be garbage, for its importances are not `known`; embeddings and output stand it."""
     stand_it = (Role.TOKEN_EMBD, Role.OUTPUT)
-    wanting = (c for c in choices if c.type in recipe.needs_imatrix and role_of(c.tensor.name) not in stand_it)
-    return next(wanting, None)
+    wanting = (c for c in choices if c.type in recipe.needs_imatrix and c.type != c.tensor.type)
+    return next((c for c in wanting if c.tensor.name not in known and role_of(c.tensor.name) not in stand_it), None)
 
 
 def fit_to_row(nominal: GGMLQuantizationType, row_length: int) -> GGMLQuantizationType:
@@ -211,5 +216,5 @@ def _places(ordered: Sequence[Tensor], kept: Mapping[str, str], model: Model) ->
         if model.n_expert > 1 and role in PER_LAYER:
             index = layer_of(t.name)
         count = n_attn_v if role == Role.ATTN_V else model.n_layer
-        places[t.name] = Place(role, index, count, model, t.shape[-3] if len(t.shape) > 2 else 1)
+        places[t.name] = Place(role, index, count, model, t.n_matrices)
     return places

@@ -107,6 +107,29 @@ def test_a_whole_file_equals_llama_cpps(
     assert keys == [(kv.key, kv.type, kv.value, kv.item_type) for kv in short_keys(golden)]
 
 
+@pytest.mark.parametrize("source", ["imatrix.gguf", "imatrix.dat"])
+@pytest.mark.parametrize("file_type", [t for t in ("Q4_0", "Q4_K_M", "Q3_K_M", "IQ4_XS") if t in WRITABLE])
+def test_a_whole_file_with_an_importance_matrix_equals_llama_cpps(
+    file_type: str,
+    source: str,
+    bf16_files: dict[str, Path],
+    tiny_pair: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    golden = expected(tiny_pair, "target", f"{file_type}-imatrix")
+    golden["kv"]["quantize.imatrix.file"]["value"] = source
+    monkeypatch.chdir(tiny_pair)  # the file's name is written as it is given
+    plan = quantize_file(bf16_files["target"], tmp_path / "out.gguf", file_type, imatrix=source)
+    out = open_gguf(tmp_path / "out.gguf")
+    assert tensor_rows(out) == golden_rows(golden)
+    keys = [(kv.key, kv.type, kv.value, kv.item_type) for kv in out.kv.values() if kv.key != LONG_ARRAY.key]
+    assert keys == [(kv.key, kv.type, kv.value, kv.item_type) for kv in short_keys(golden)]
+    assert [note.text for note in plan.notes] == [
+        f"{source} has no importances for token_embd.weight: quantized without"
+    ]
+
+
 def test_bf16_to_bf16_copies_every_byte(bf16_files: dict[str, Path], tmp_path: Path) -> None:
     quantize_file(bf16_files["draft"], tmp_path / "out.gguf", "BF16")
     given, out = open_gguf(bf16_files["draft"]), open_gguf(tmp_path / "out.gguf")
