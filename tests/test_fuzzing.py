@@ -7,6 +7,7 @@ from collections import Counter
 from itertools import islice
 from pathlib import Path
 
+import crashes
 import pytest
 from fuzzing import KINDS, Bench, Fault, mutate_json, rounds
 
@@ -55,3 +56,10 @@ def test_a_message_is_one_line_that_any_terminal_can_show(text: str, shown: str)
     assert DflashError(text, hint=text).message == shown
     assert DflashError("m", hint=text).hint == shown
     assert len(one_line("x" * 10_000)) == LONGEST + 1
+
+
+def test_a_crash_leaves_the_older_bytes_or_the_whole_new_ones() -> None:
+    """A short round of tests/crashes.py; scripts/fuzz --faults goes on longer."""
+    names = list(crashes.FAULTS)
+    done = {what.split(", ")[1] for what, _ in islice(crashes.rounds(seed=1), 11)}
+    assert done == set(names)

@@ -173,19 +173,11 @@ def test_a_wrong_anchor_shows(variant: str, tmp_path: Path) -> None:
     assert level.failed[0].subject == "the first position of a block that proposes"
 
 
-@pytest.mark.parametrize(
-    ("variant", "keys"),
-    [("dflash2", {"dflash.selector_top_k": 2}), ("dflash2", {"dflash.final_logit_softcapping": 0.01})],
-)
-def test_what_follows_the_hidden_states_shows_too(variant: str, keys: Mapping[str, Any], tmp_path: Path) -> None:
-    source = variant_source(variant, tmp_path / "draft")
+def test_what_follows_the_hidden_states_shows_too(tmp_path: Path) -> None:
+    source = variant_source("dflash2", tmp_path / "draft")
     good = convert(source, TARGET, tmp_path / "good.gguf")
     assert forward(good, source).status == PASS
-    file = open_gguf(good)
-    changes = {k: v for k, v in keys.items() if k in file.kv}
-    if not changes:
-        pytest.skip(f"this draft has none of {', '.join(keys)}")
-    level = forward(planted(good, tmp_path / "x.gguf", changes), source)
+    level = forward(planted(good, tmp_path / "x.gguf", {"dflash.selector_top_k": 2}), source)
     assert [c.subject for c in level.failed] == ["the token proposed"]
     assert "head, selector, Markov chain or anchor" in level.failed[0].message
 
