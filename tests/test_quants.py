@@ -24,8 +24,8 @@ K_QUANTS = ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"]
 @pytest.fixture(scope="module")
 def golden(data: Any) -> dict[str, Array]:
     """x (64, 512) float32 and ggml's bytes for it, by type."""
-    with np.load(data / "quants" / "blocks.npz") as found:
-        return dict(found)
+    with np.load(data / "quants" / "blocks.npz") as found, np.load(data / "quants" / "mxfp4.npz") as more:
+        return dict(found) | dict(more)
 
 
 # -- golden bytes --------------------------------------------------------------------------------------------------
@@ -36,14 +36,14 @@ def test_bytes_are_ggmls(name: str, golden: dict[str, Array]) -> None:
     assert np.array_equal(quantize(golden["x"], name), golden[name])
 
 
-@pytest.mark.parametrize("name", [n for n in WRITTEN if n not in ("F32", "F16", "BF16", "Q8_0")])
+@pytest.mark.parametrize("name", WEIGHTED)
 def test_bytes_with_importance_weights_are_ggmls(name: str, golden: dict[str, Array]) -> None:
     got = quantize(golden["x"], name, imatrix=golden["imatrix"])
     assert np.array_equal(got, golden[f"{name}_imatrix"])
     assert not np.array_equal(got, golden[name])
 
 
-@pytest.mark.parametrize("name", ["F16", "BF16", "Q8_0"])
+@pytest.mark.parametrize("name", ["F16", "BF16", "Q8_0", "MXFP4"])
 def test_types_that_make_nothing_of_importance_ignore_it(name: str, golden: dict[str, Array]) -> None:
     assert np.array_equal(quantize(golden["x"], name, imatrix=golden["imatrix"]), golden[name])
 
@@ -237,10 +237,10 @@ def test_zeros_are_exact(name: str) -> None:
 def test_no_weight_is_off_by_more_than_its_blocks_step(name: str, scale: float, seed: int) -> None:
     x = (np.random.default_rng(seed).standard_normal((2, 256)) * scale).astype(np.float32)
     error = abs(dequantize(quantize(x, name), name) - x)
-    step = {"F16": 2**-11, "BF16": 2**-8, "Q8_0": 1 / 200, "Q6_K": 1 / 20, "Q3_K": 1 / 3, "Q2_K": 2 / 3}.get(
-        name, 1 / 5
-    )
-    assert error.max() <= abs(x).max() * step
+    steps = {
+        "F16": 2**-11, "BF16": 2**-8, "Q8_0": 1 / 200, "Q6_K": 1 / 20, "Q3_K": 1 / 3, "Q2_K": 2 / 3, "MXFP4": 1 / 4,
+    }  # fmt: skip
+    assert error.max() <= abs(x).max() * steps.get(name, 1 / 5)
 
 
 def test_read_only_rows_are_taken_as_they_are(golden: dict[str, Array]) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from gguf import quants as gguf_quants
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
-from dflash_convert.quants import blocks32, blocks32_weighted, floats, iq4, q2_k, q3_k, q4_q5_k, q6_k
+from dflash_convert.quants import blocks32, blocks32_weighted, floats, iq4, mxfp4, q2_k, q3_k, q4_q5_k, q6_k
 
 __all__ = ["TYPES", "QuantType", "dequantize", "quantize"]
 
@@ -81,6 +81,7 @@ TYPES: Mapping[str, QuantType] = MappingProxyType(
             _row("Q6_K", q6_k.encode_q6_k, q6_k.decode_q6_k, 208, weighted=q6_k.encode_q6_k_weighted),
             _row("IQ4_NL", iq4.encode_iq4_nl, iq4.decode_iq4_nl, 0, weighted=iq4.encode_iq4_nl_weighted),
             _row("IQ4_XS", iq4.encode_iq4_xs, iq4.decode_iq4_xs, 0, weighted=iq4.encode_iq4_xs_weighted),
+            _row("MXFP4", mxfp4.encode_mxfp4, mxfp4.decode_mxfp4),
             # read through the gguf package
             _row("IQ3_XXS", None, None, 0),
             _row("IQ3_S", None, None, 0),
@@ -91,7 +92,6 @@ TYPES: Mapping[str, QuantType] = MappingProxyType(
             _row("IQ1_M", None, None),  # its half is spread over the scales
             _row("TQ1_0", None, None, 52),
             _row("TQ2_0", None, None, 64),
-            _row("MXFP4", None, None),
             _row("NVFP4", None, None),
         ]
     )
