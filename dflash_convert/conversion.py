@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from dflash_convert import hub
-from dflash_convert.checkpoint import Checkpoint, open_checkpoint, read_config
-from dflash_convert.config import read_draft_config, read_model_config, read_target_config
+from dflash_convert.checkpoint import Checkpoint, open_checkpoint
+from dflash_convert.config import read_draft_config, read_model_config
+from dflash_convert.donors import Donor, name_of, open_donor
 from dflash_convert.errors import UsageError
 from dflash_convert.families import Family
 from dflash_convert.gguf_file import KV
@@ -33,7 +34,7 @@ from dflash_convert.target_tables import TargetTables
 from dflash_convert.targets import Target
 from dflash_convert.tokenizer_files import read_tokenizer
 from dflash_convert.transforms import DRAFT, TARGET, Material, layouts_of, unpacked
-from dflash_convert.vocab import tokens_named_mask, vocab_rows
+from dflash_convert.vocab import vocab_rows
 from dflash_convert.writer import check_output, write
 
 READERS = 2  # threads that read and check ahead of the writing; a disk needs no more
@@ -96,12 +97,16 @@ def plan_conversion(
     request = Request(source, checkpoint, stored, outtype, dict(overrides or {}), pre, progress)
     if isinstance(kind, Family):
         donor = _donor(request, target)
-        job, folders = _plan_draft(request, kind, donor), [source.root, donor.root]
+        job, folders = _plan_draft(request, kind, donor), [source.root, donor.source.root]
     else:
         job, folders = _plan_target(request, kind, target), [source.root]
     job = replace(job, path=Path(out)) if out is not None else job
-    check_output(job.path, force=force, inputs=[file for folder in folders for file in folder.iterdir()])
+    check_output(job.path, force=force, inputs=[file for folder in folders for file in _files(folder)])
     return job
+
+
+def _files(place: Path) -> list[Path]:
+    return list(place.iterdir()) if place.is_dir() else [place]
 
 
 def write_conversion(job: Conversion, *, force: bool = False, progress: hub.Progress = hub.silent) -> Path:
@@ -158,38 +163,36 @@ def _draft_source(ref: str, progress: hub.Progress) -> hub.Source:
     return source
 
 
-def _donor(request: Request, target: str | Path | None) -> hub.Source:
-    """The target's small files."""
+def _donor(request: Request, target: str | Path | None) -> Donor:
+    """The target: its small files, or the header of its GGUF."""
     if target is None:
         raise UsageError(
             f"{name_of(request.source)} is a draft: it has no tokenizer of its own and needs its target's",
-            hint="pass --target with the target's Hub id or folder (only its small files are needed, no weights)",
+            hint="pass --target with the target's Hub id or folder (only its small files are needed), or its GGUF",
         )
-    donor = hub.resolve(str(target), what="target", progress=request.progress)
-    if donor.is_gguf:
-        raise UsageError(
-            f"{donor.root.name}: a target GGUF as the source of the vocabulary is not supported yet",
-            hint="pass the target's Hub id or a folder with config.json, tokenizer.json and tokenizer_config.json",
-        )
-    return donor
+    source = hub.resolve(str(target), what="target", progress=request.progress)
+    return open_donor(source, request.pre, request.progress)
 
 
-def _plan_draft(request: Request, family: Family, donor: hub.Source) -> Conversion:
-    files = read_tokenizer(donor.root)
-    facts = read_target_config(read_config(donor.root), name_of(donor))
-    masks = ", ".join(f"{token} (id {number})" for token, number in tokens_named_mask(files).items())
+def _plan_draft(request: Request, family: Family, donor: Donor) -> Conversion:
+    masks = ", ".join(f"{token} (id {number})" for token, number in donor.masks.items())
     hints = {"mask_token_id": f"the target's tokenizer has {masks}"} if masks else {}
     config = read_draft_config(request.checkpoint.config, request.shapes, request.overrides, hints, family.fields)
-    vocab = partial(vocab_rows, files, pre=request.pre)
-    tables = TargetTables(donor, facts.tie_word_embeddings, request.progress)
-    beside = Beside(tables.find, _mask_embedding(request.source.root))
+    beside = Beside(donor.tables.find, _mask_embedding(request.source.root))
     plan = plan_draft(
-        request.checkpoint, family, config, facts, request.general(family.arch), vocab, request.outtype, beside
+        request.checkpoint,
+        family,
+        config,
+        donor.facts,
+        request.general(family.arch),
+        donor.vocab,
+        request.outtype,
+        beside,
     )
-    notes = [Note("info", text) for text in (*request.source.notes, *donor.notes)]
-    path = Path(f"{family.prefix}-{name_of(donor)}-{request.outtype.upper()}.gguf")
+    notes = [Note("info", text) for text in (*request.source.notes, *donor.source.notes)]
+    path = Path(f"{family.prefix}-{name_of(donor.source)}-{request.outtype.upper()}.gguf")
     mask = (config.mask_token_id, beside.mask) if beside.mask else None
-    material = _material(request, config.head_dim, plan, tables, mask)
+    material = _material(request, config.head_dim, plan, donor.tables, mask)
     return Conversion(replace(plan, notes=(*notes, *plan.notes)), path, material, family.name)
 
 
@@ -228,8 +231,3 @@ def _plan_target(request: Request, kind: Target, target: str | Path | None) -> C
     plan = replace(plan, notes=(*(Note("info", text) for text in request.source.notes), *plan.notes))
     path = Path(f"{name}-{request.outtype.upper()}.gguf")
     return Conversion(plan, path, _material(request, config.head_dim, plan), kind.name)
-
-
-def name_of(source: hub.Source) -> str:
-    """The model's name as a user knows it: the repo's last part, or the folder's name."""
-    return source.repo.split("/")[-1] if source.repo else source.root.resolve().name
