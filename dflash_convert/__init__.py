@@ -15,10 +15,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dflash_convert.conversion import convert
+    from dflash_convert.conversion.run import convert
     from dflash_convert.errors import DflashError
-    from dflash_convert.gguf_file import open_gguf
-    from dflash_convert.quantization import quantize_file as quantize
+    from dflash_convert.gguf_io.reader import open_gguf
+    from dflash_convert.quantization.run import quantize_file as quantize
     from dflash_convert.verification import verify
 
 __version__ = "0.1.0"
@@ -27,9 +27,9 @@ __all__ = ["DflashError", "convert", "open_gguf", "quantize", "verify"]
 # public name → (module, name in it). No module may carry a public name: importing it would put the module in its place.
 _HOMES = {
     "DflashError": ("errors", "DflashError"),
-    "convert": ("conversion", "convert"),
-    "open_gguf": ("gguf_file", "open_gguf"),
-    "quantize": ("quantization", "quantize_file"),
+    "convert": ("conversion.run", "convert"),
+    "open_gguf": ("gguf_io.reader", "open_gguf"),
+    "quantize": ("quantization.run", "quantize_file"),
     "verify": ("verification", "verify"),
 }
 

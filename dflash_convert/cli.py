@@ -87,7 +87,7 @@ def hf_to_gguf(
 ) -> None:
     """Convert a draft checkpoint (or a target model) to a GGUF that mainline llama.cpp loads."""
     from dflash_convert import views
-    from dflash_convert.conversion import plan_conversion, write_conversion
+    from dflash_convert.conversion.run import plan_conversion, write_conversion
 
     console = console_of(json, quiet)
     overrides = views.read_flags(
@@ -136,7 +136,7 @@ def quantize(
 ) -> None:
     """Quantize a GGUF, byte for byte as llama.cpp's own quantizer does."""
     from dflash_convert import views
-    from dflash_convert.quantization import plan_file, quantize_file
+    from dflash_convert.quantization.run import plan_file, quantize_file
 
     console = console_of(json, quiet)
     options: dict[str, Any] = {"allow_requantize": allow_requantize, "imatrix": imatrix}

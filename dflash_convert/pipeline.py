@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from itertools import chain, islice
 from typing import Any, TypeVar
 
-from dflash_convert.layout import PlannedTensor
-from dflash_convert.writer import Chunks
+from dflash_convert.gguf_io.layout import PlannedTensor
+from dflash_convert.gguf_io.writer import Chunks
 
 Block = TypeVar("Block")
 

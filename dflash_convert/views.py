@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from gguf.constants import GGUFValueType
 
-from dflash_convert import hub
 from dflash_convert.console import Column, Console
+from dflash_convert.conversion.rows.fields import FLAGS, FULL, SLIDING
 from dflash_convert.errors import UsageError
-from dflash_convert.fields import FLAGS, FULL, SLIDING
-from dflash_convert.gguf_file import KV
-from dflash_convert.layout import Plan
+from dflash_convert.gguf_io.layout import Plan
+from dflash_convert.gguf_io.reader import KV
+from dflash_convert.hub import client as hub
 
 if TYPE_CHECKING:
     from dflash_convert.verification import Report

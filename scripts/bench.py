@@ -277,7 +277,7 @@ def ggml_quantize(lib: ctypes.CDLL, x: np.ndarray[Any, Any], kind: Any) -> None:
 def bench_header(gguf: Path) -> None:
     from gguf import GGUFReader
 
-    from dflash_convert.gguf_file import open_gguf
+    from dflash_convert.gguf_io.reader import open_gguf
 
     ours, theirs = best(3, lambda: timed(lambda: open_gguf(gguf))), timed(lambda: GGUFReader(gguf))
     print(f"open header     {ours * 1e3:6.0f} ms; the gguf package {theirs * 1e3:.0f} ms; ratio {theirs / ours:.0f}")

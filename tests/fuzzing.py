@@ -26,10 +26,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dflash_convert.conversion import convert, plan_conversion, write_conversion
+from dflash_convert.conversion.run import convert, plan_conversion, write_conversion
 from dflash_convert.errors import DflashError
-from dflash_convert.gguf_file import open_gguf
-from dflash_convert.quantization import plan_file, quantize_file
+from dflash_convert.gguf_io.reader import open_gguf
+from dflash_convert.quantization.run import plan_file, quantize_file
 from dflash_convert.verification import verify
 
 DATA = Path(__file__).parent / "data/convert"

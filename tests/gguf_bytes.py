@@ -8,7 +8,7 @@ from pathlib import Path
 from gguf.constants import GGMLQuantizationType as G
 from gguf.constants import GGUFValueType as V
 
-from dflash_convert.gguf_file import GGUFFile, open_gguf
+from dflash_convert.gguf_io.reader import GGUFFile, open_gguf
 
 
 def text(s: str) -> bytes:

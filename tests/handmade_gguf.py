@@ -10,10 +10,10 @@ import gguf.quants
 import numpy as np
 from gguf.constants import GGMLQuantizationType, GGUFValueType
 
-from dflash_convert.gguf_file import KV, GGUFFile, open_gguf
-from dflash_convert.layout import Plan, PlannedTensor
+from dflash_convert.gguf_io.layout import Plan, PlannedTensor
+from dflash_convert.gguf_io.reader import KV, GGUFFile, open_gguf
+from dflash_convert.gguf_io.writer import write
 from dflash_convert.runtime.ops import Array
-from dflash_convert.writer import write
 
 V = GGUFValueType
 VALUE_TYPES = {bool: V.BOOL, int: V.UINT32, float: V.FLOAT32, str: V.STRING}

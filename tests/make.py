@@ -13,7 +13,7 @@ from gguf import GGUFWriter
 from gguf.constants import GGMLQuantizationType, GGUFValueType
 from safetensors.numpy import save_file
 
-from dflash_convert.gguf_file import KV
+from dflash_convert.gguf_io.reader import KV
 
 Array = np.ndarray[Any, np.dtype[Any]]
 BF16 = np.dtype(ml_dtypes.bfloat16)

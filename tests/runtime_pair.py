@@ -18,7 +18,7 @@ import numpy as np
 from handmade_gguf import LAYER_NAMES, draft_names, without_none, write_gguf
 from safetensors.numpy import load_file
 
-from dflash_convert.gguf_file import GGUFFile
+from dflash_convert.gguf_io.reader import GGUFFile
 from dflash_convert.runtime.accept import Run, propose
 from dflash_convert.runtime.draft import DFlashDraft, load_draft
 from dflash_convert.runtime.interface import Drafter, Target

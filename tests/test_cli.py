@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from dflash_convert import cli
-from dflash_convert.fields import FLAGS
-from dflash_convert.gguf_file import open_gguf
+from dflash_convert.conversion.rows.fields import FLAGS
+from dflash_convert.gguf_io.reader import open_gguf
 
 
 class Ran:
@@ -258,7 +258,7 @@ def test_a_bug_of_ours_is_70_without_a_traceback(run: Any, converted: Path, monk
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("boom")
 
-    monkeypatch.setattr("dflash_convert.quantization.plan_file", broken)
+    monkeypatch.setattr("dflash_convert.quantization.run.plan_file", broken)
     ran = run("quantize", converted, "out.gguf", "Q8_0")
     assert ran.code == 70
     assert "internal error: ZeroDivisionError: boom" in ran.err
@@ -271,7 +271,7 @@ def test_ctrl_c_is_130_and_leaves_nothing(run: Any, converted: Path, tmp_path: P
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dflash_convert.quantization.write", interrupted)
+    monkeypatch.setattr("dflash_convert.quantization.run.write", interrupted)
     ran = run("quantize", converted, tmp_path / "q.gguf", "Q8_0")
     assert ran.code == 130
     assert "interrupted" in ran.err
@@ -288,7 +288,7 @@ def test_help_imports_nothing_heavy() -> None:
 def test_a_killed_conversion_leaves_no_file_under_the_final_name(tiny_pair: Path, tmp_path: Path) -> None:
     """kill -9 once the temporary file is there, which is while the tensors are being written."""
     slow = (
-        "import sys, time, dflash_convert.conversion as c; from dflash_convert import cli\n"
+        "import sys, time, dflash_convert.conversion.run as c; from dflash_convert import cli\n"
         "real = c.block_bytes\n"
         "def slowly(*a):\n    time.sleep(0.2)\n    return real(*a)\n"
         "c.block_bytes = slowly; cli.main(sys.argv[1:])"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from gguf.constants import GGMLQuantizationType as G
 
-from dflash_convert.layout import PlannedTensor
+from dflash_convert.gguf_io.layout import PlannedTensor
 from dflash_convert.pipeline import working_ahead
 
 

@@ -19,7 +19,7 @@ def test_the_names_are_sorted_and_all_there() -> None:
 @pytest.mark.parametrize("name", ["convert", "quantize", "verify", "open_gguf"])
 def test_a_function_stays_a_function(name: str) -> None:
     first = getattr(dflash_convert, name)
-    for module in ("conversion", "quantization", "verification", "gguf_file"):
+    for module in ("conversion.run", "quantization.run", "verification", "gguf_io.reader"):
         importlib.import_module(f"dflash_convert.{module}")
     assert getattr(dflash_convert, name) is first
     assert type(first).__name__ == "function"

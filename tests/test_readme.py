@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from dflash_convert import errors
-from dflash_convert.families import FAMILIES
-from dflash_convert.file_types import FILE_TYPES
-from dflash_convert.schema import TARGET_KEYS
+from dflash_convert.conversion.rows.families import FAMILIES
+from dflash_convert.conversion.rows.schema import TARGET_KEYS
+from dflash_convert.quantization.file_types import FILE_TYPES
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

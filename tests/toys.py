@@ -17,7 +17,7 @@ import pytest
 from make import Array, make_checkpoint, make_safetensors
 from safetensors.numpy import load_file
 
-from dflash_convert.conversion import Conversion, plan_conversion
+from dflash_convert.conversion.run import Conversion, plan_conversion
 from dflash_convert.errors import DflashError
 
 DATA = Path(__file__).parent / "data"

@@ -17,12 +17,12 @@ import numpy as np
 from gguf.constants import GGMLQuantizationType, GGUFValueType
 from safetensors.numpy import load_file, save_file
 
-from dflash_convert.conversion import convert
-from dflash_convert.gguf_file import KV, GGUFFile, open_gguf
-from dflash_convert.layout import Plan, PlannedTensor
+from dflash_convert.conversion.run import convert
+from dflash_convert.gguf_io.layout import Plan, PlannedTensor
+from dflash_convert.gguf_io.reader import KV, GGUFFile, open_gguf
+from dflash_convert.gguf_io.writer import write
 from dflash_convert.quants import quantize
 from dflash_convert.verification.report import FAIL, Check, Report
-from dflash_convert.writer import write
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Change = Callable[[Any], Any]

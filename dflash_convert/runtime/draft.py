@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dflash_convert.errors import GGUFError
-from dflash_convert.gguf_file import GGUFFile
+from dflash_convert.gguf_io.reader import GGUFFile
 from dflash_convert.runtime import draft_dflash2, draft_dspark
 from dflash_convert.runtime.cache import KVCache
 from dflash_convert.runtime.draft_hparams import DraftHparams, read_draft_hparams

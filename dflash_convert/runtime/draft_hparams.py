@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dflash_convert.errors import GGUFError
-from dflash_convert.gguf_file import GGUFFile
+from dflash_convert.gguf_io.reader import GGUFFile
 from dflash_convert.runtime.draft_tensors import DFLASH2, DSPARK
 from dflash_convert.runtime.hparams import Hparams, Keys, read_hparams
 from dflash_convert.runtime.ops import Array, gelu_tanh, silu

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dflash_convert.errors import GGUFError
-from dflash_convert.gguf_file import GGUFFile
+from dflash_convert.gguf_io.reader import GGUFFile
 from dflash_convert.runtime.ops import Rope, rope_frequencies, yarn_frequencies
 
 # The architectures here never read yarn_beta_fast and yarn_beta_slow, whatever the file says.

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dflash_convert.errors import CheckpointError, GGUFError
-from dflash_convert.gguf_file import GGUFFile
+from dflash_convert.gguf_io.reader import GGUFFile
 from dflash_convert.runtime.interface import Target
 from dflash_convert.runtime.targets import qwen3_checkpoint, qwen3_gguf
 from dflash_convert.runtime.weights import Weights

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dflash_convert.errors import DflashError, GGUFError
-from dflash_convert.gguf_file import GGUFFile
+from dflash_convert.gguf_io.reader import GGUFFile
 from dflash_convert.quants import TYPES, dequantize
 from dflash_convert.runtime.ops import Array
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from dflash_convert.errors import GGUFError
-from dflash_convert.gguf_file import GGUFFile
+from dflash_convert.gguf_io.reader import GGUFFile
 from dflash_convert.runtime.weights import GGUFWeights
 from dflash_convert.verification.names import IDS, MARKOV_ZEROS, ROTARY, Pair, neox_order, pairs
 from dflash_convert.verification.sources import MASK, Source

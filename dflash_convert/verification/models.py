@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from dflash_convert.checkpoint import open_checkpoint
+from dflash_convert.checkpoints.checkpoint import open_checkpoint
 from dflash_convert.errors import CheckpointError, GGUFError, UsageError
-from dflash_convert.gguf_file import GGUFFile
+from dflash_convert.gguf_io.reader import GGUFFile
 from dflash_convert.runtime.draft import load_draft
 from dflash_convert.runtime.interface import Drafter
 from dflash_convert.runtime.interface import Target as TargetModel

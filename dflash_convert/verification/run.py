@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from dflash_convert.checkpoint import Checkpoint
+from dflash_convert.checkpoints.checkpoint import Checkpoint
 from dflash_convert.errors import CheckpointError, ConfigError, DflashError, GGUFError, UsageError, VocabError
-from dflash_convert.gguf_file import GGUFFile, open_gguf
+from dflash_convert.gguf_io.reader import GGUFFile, open_gguf
 from dflash_convert.runtime.interface import Target as TargetModel
 from dflash_convert.verification.acceptance import N_TOKENS, acceptance
 from dflash_convert.verification.forward import forward

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from dflash_convert.checkpoint import Checkpoint, open_checkpoint
+from dflash_convert.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from dflash_convert.checkpoints.mask_embedding import read_mask_embedding
 from dflash_convert.errors import CheckpointError, UsageError
-from dflash_convert.mask_embedding import read_mask_embedding
 from dflash_convert.runtime.hf_kinds import check_kinds
 from dflash_convert.runtime.reference_config import Schema, read_schema
 

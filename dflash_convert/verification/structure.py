@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dflash_convert.errors import GGUFError
-from dflash_convert.gguf_file import KV, GGUFFile, odd_bytes
+from dflash_convert.gguf_io.reader import KV, GGUFFile, odd_bytes
 from dflash_convert.verification.expect import (
     FOREIGN,
     KEYS,

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dflash_convert.checkpoint import read_config
+from dflash_convert.checkpoints.checkpoint import read_config
 from dflash_convert.errors import UsageError
-from dflash_convert.gguf_file import GGUFFile, open_gguf
+from dflash_convert.gguf_io.reader import GGUFFile, open_gguf
 from dflash_convert.json_file import Node
 
 

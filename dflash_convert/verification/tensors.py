@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from gguf.constants import GGML_QUANT_SIZES
 
-from dflash_convert.gguf_file import GGUFFile, TensorInfo
+from dflash_convert.gguf_io.reader import GGUFFile, TensorInfo
 from dflash_convert.quants import TYPES, dequantize
 from dflash_convert.runtime.hf_config import read_decoder
 from dflash_convert.runtime.ops import rope_frequencies

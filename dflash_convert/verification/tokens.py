@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from dflash_convert.checkpoints.tokenizer_files import TokenizerFiles, checked, open_tokenizer, other_kind
 from dflash_convert.errors import VocabError
-from dflash_convert.gguf_file import GGUFFile
+from dflash_convert.gguf_io.reader import GGUFFile
 from dflash_convert.json_file import Node
-from dflash_convert.tokenizer_files import TokenizerFiles, checked, open_tokenizer, other_kind
 from dflash_convert.verification.targets import Target
 
 PREFIX = "tokenizer."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dflash_convert.errors import GGUFError
-from dflash_convert.gguf_file import GGUFFile
+from dflash_convert.gguf_io.reader import GGUFFile
 from dflash_convert.runtime.hparams import Hparams, read_hparams
 from dflash_convert.runtime.targets.qwen3 import Qwen3
 from dflash_convert.runtime.weights import GGUFWeights, Module, OptionalTensor, Resident, Tensor, check
