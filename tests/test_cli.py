@@ -185,6 +185,16 @@ def test_quantize_dry_run_shows_the_new_types(run: Any, converted: Path, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
+def test_quantize_takes_an_importance_matrix(run: Any, converted: Path, tiny_pair: Path, tmp_path: Path) -> None:
+    given = str(tiny_pair / "imatrix.gguf")[:127]
+    ran = run("quantize", converted, tmp_path / "q.gguf", "Q4_0", "--imatrix", tiny_pair / "imatrix.gguf")
+    assert ran.code == 0
+    assert "imatrix.gguf has no importances for fc.weight: quantized without" in ran.err
+    assert open_gguf(tmp_path / "q.gguf").get("quantize.imatrix.file") == given
+    ran = run("quantize", converted, tmp_path / "r.gguf", "Q4_0", "--imatrix", tmp_path / "none.gguf")
+    assert (ran.code, "none.gguf: No such file" in ran.err) == (2, True)
+
+
 def test_quantize_refuses_an_unknown_type(run: Any, converted: Path, tmp_path: Path) -> None:
     ran = run("quantize", converted, tmp_path / "q.gguf", "Q9_Z", "--json")
     assert ran.code == 2

@@ -247,6 +247,11 @@ def test_a_copy_takes_integers_and_blocks_and_guesses_the_number(tmp_path: Path)
     assert out.get("general.file_type") == 1024 + 15
 
 
+def test_a_copy_with_a_number_of_another_kind_guesses_too(tmp_path: Path) -> None:
+    src = one_layer(tmp_path, {"blk.0.a.weight": weights(4, 32)}, general__file_type="F32")
+    assert plan_file(src, "COPY").kv[-1].value == 1024
+
+
 def test_experts_become_mxfp4(tmp_path: Path) -> None:
     x = weights(2, 3, 64)
     src = one_layer(tmp_path, {"blk.0.ffn_up_exps.weight": x, "blk.0.ffn_down_exps.weight": weights(2, 3, 48)})
