@@ -14,6 +14,8 @@ rounding adds:
 - K-quants choose the levels with the scales as stored: nothing but float32 arithmetic (`levels · 2⁻²² · step`).
 - Q8_0, Q4_x, Q5_x choose them with the scale before it becomes an f16. That moves a value y by half an f16 ulp,
   δ = |y| · 2⁻¹¹ (in the subnormal range level · 2⁻²⁵), and a grid moved by δ may prefer a level by 2δ.
+- IQ4_NL and IQ4_XS do so too, over 16 uneven levels (nearest among those that there are). MXFP4's scale is a power of
+  two, stored as it was used; its largest weight may lie up to a quarter beyond the last level.
 - With an importance matrix Q4_x and Q5_x refit the scale after choosing levels: there only the next test holds.
 
 **Signal.** A scale that became zero puts every weight on its only grid point, which the first test cannot see. So the
@@ -35,6 +37,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import ml_dtypes
@@ -98,11 +101,30 @@ def _int8(blocks: Bytes) -> Grid:
     return _flat(_f16(blocks, 208) * np.ascontiguousarray(blocks[..., 192:208]).view(np.int8), 0.0)
 
 
+def _scaled_table(blocks: Bytes) -> Grid:
+    """d, then 8 scales of 6 bits, 32 too large: 2 bits each in 2 bytes, 4 bits each in 4: IQ4_XS."""
+    high = np.ascontiguousarray(blocks[..., 2:4]).view(np.uint16)
+    pairs = np.concatenate([high >> shift & 3 for shift in range(0, 16, 2)], axis=-1)
+    nibbles = np.stack([blocks[..., 4:8] & 15, blocks[..., 4:8] >> 4], axis=-1).reshape(*blocks.shape[:-1], 8)
+    return _flat(_f16(blocks, 0) * ((nibbles | pairs << 4).astype(np.int16) - 32), 0.0)
+
+
+def _power(blocks: Bytes) -> Grid:
+    """A power of two first, for values that are stored doubled: MXFP4."""
+    return _flat(np.ldexp(np.float32(1), blocks[..., :1].astype(np.int32) - 128), 0.0)
+
+
+IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)  # what the 16 codes stand for
+E2M1 = (-12, -8, -6, -4, -3, -2, -1, 0, 1, 2, 3, 4, 6, 8, 12)  # 4-bit floats, doubled
+
+
 @dataclass(frozen=True)
 class Bound:
     """A block type. block, size: weights and bytes of a block; sub: weights that share a scale; low, high: the levels;
     scales: how many values a sub-block's scale can take (0: it has its own f16). exact: levels chosen with the stored
-    scale. reach: the level of the block's largest weight, where the format fixes it. A type without `grid` is not
+    scale. reach: the level of the block's largest weight, where the format fixes it. values: the levels that there are,
+    where they are not all from low to high. refits: with an importance matrix the scale changes after the levels were
+    chosen. clips: the part of the largest weight that may lie beyond the last level. A type without `grid` is not
     judged weight by weight."""
 
     block: int
@@ -114,15 +136,25 @@ class Bound:
     scales: int = 0
     exact: bool = False
     reach: int = 0
+    values: tuple[int, ...] = ()
+    refits: bool = False
+    clips: float = 0.0
+
+    @property
+    def levels(self) -> float:
+        """Steps from 0 to the largest weight, as many as the widest gap between two levels leaves."""
+        if self.values:
+            return max(map(abs, self.values)) / max(b - a for a, b in pairwise(self.values))
+        return -self.low if self.low < 0 else self.high / 2
 
     @property
     def share(self) -> float:
         """The part of a block's rms that may be lost (see the module docstring)."""
         if self.grid is None:
             return SHARE_LIMIT
-        levels = -self.low if self.low < 0 else self.high / 2
-        half = 0.5 if self.exact else 0.5 + levels * HALF_ULP
-        lost = self.sub**0.5 * half / levels + (self.block**0.5 / (2 * self.scales) if self.scales else 0.0)
+        half = 0.5 if self.exact else 0.5 + self.levels * HALF_ULP
+        lost = self.sub**0.5 * max(half / self.levels, self.clips)
+        lost += self.block**0.5 / (2 * self.scales) if self.scales else 0.0
         return float(min(lost, SHARE_LIMIT))
 
     @property
@@ -133,15 +165,18 @@ class Bound:
 
 BOUNDS: Mapping[str, Bound] = {
     "Q8_0": Bound(32, 34, 32, -127, 127, _scale, reach=127),
-    "Q4_0": Bound(32, 18, 32, -8, 7, _scale),
-    "Q5_0": Bound(32, 22, 32, -16, 15, _scale),
-    "Q4_1": Bound(32, 20, 32, 0, 15, _scale_min),
-    "Q5_1": Bound(32, 24, 32, 0, 31, _scale_min),
+    "Q4_0": Bound(32, 18, 32, -8, 7, _scale, refits=True),
+    "Q5_0": Bound(32, 22, 32, -16, 15, _scale, refits=True),
+    "Q4_1": Bound(32, 20, 32, 0, 15, _scale_min, refits=True),
+    "Q5_1": Bound(32, 24, 32, 0, 31, _scale_min, refits=True),
     "Q2_K": Bound(256, 84, 16, 0, 3, _four_bit, scales=15, exact=True),
     "Q3_K": Bound(256, 110, 16, -4, 3, _signed_six_bit, scales=31, exact=True),
     "Q4_K": Bound(256, 144, 32, 0, 15, _six_bit, scales=63, exact=True),
     "Q5_K": Bound(256, 176, 32, 0, 31, _six_bit, scales=63, exact=True),
     "Q6_K": Bound(256, 210, 16, -32, 31, _int8, scales=127, exact=True),
+    "IQ4_NL": Bound(32, 18, 32, -127, 113, _scale, values=IQ4),
+    "IQ4_XS": Bound(256, 136, 32, -127, 113, _scaled_table, scales=31, values=IQ4),
+    "MXFP4": Bound(32, 17, 32, -12, 12, _power, exact=True, values=E2M1, clips=0.25),
 }
 
 
@@ -156,12 +191,12 @@ def allowed(raw: Bytes, values: Floats, source: Floats, bound: Bound, *, weighte
 
     raw: (rows, bytes); values: the same dequantized; weighted: made with an importance matrix.
     """
-    if bound.grid is None or (weighted and not bound.exact and not bound.reach):
+    if bound.grid is None or (weighted and bound.refits):
         return None
     step, offset = (np.repeat(a, bound.sub, axis=1) for a in bound.grid(_blocks(raw, bound)))
     with np.errstate(divide="ignore", invalid="ignore"):
-        level = np.where(step == 0, 0, np.rint((source - offset) / np.where(step == 0, 1, step)))
-    nearest = offset + step * np.clip(level, bound.low, bound.high)
+        level: Floats = np.where(step == 0, 0, (source - offset) / np.where(step == 0, 1, step))
+    nearest = offset + step * _nearest(level, bound)
     slack = np.abs(step) * (bound.high - bound.low) * 2.0**-22 + np.abs(source) * 2.0**-22
     if not bound.exact:
         slack = slack + 2 * _shift(values, step, offset, bound)
@@ -169,12 +204,22 @@ def allowed(raw: Bytes, values: Floats, source: Floats, bound: Bound, *, weighte
     return limit
 
 
+def _nearest(level: Floats, bound: Bound) -> Floats:
+    """The level that a type has nearest to each."""
+    if not bound.values:
+        clipped: Floats = np.clip(np.rint(level), bound.low, bound.high)
+        return clipped
+    values: Floats = np.array(bound.values, dtype=np.float32)
+    return values[np.searchsorted((values[1:] + values[:-1]) / 2, level)]
+
+
 def _shift(values: Floats, step: Floats, offset: Floats, bound: Bound) -> Floats:
     """δ: how far rounding the scale (and the minimum) to f16 moves each value, (rows, cols)."""
     reached = np.abs(values - offset)
     with np.errstate(divide="ignore", invalid="ignore"):
         code = np.where(step == 0, bound.high, reached / np.abs(step))
-    shift: Floats = (reached + np.abs(offset)) * HALF_ULP + (code + 1) * TINY
+    sub_scale = bound.scales + 1 if bound.scales else 1  # what the f16 is multiplied by at most, besides the level
+    shift: Floats = (reached + np.abs(offset)) * HALF_ULP + (code + 1) * (TINY * sub_scale)
     return shift
 
 

@@ -18,7 +18,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @pytest.fixture(scope="module")
 def blocks(data: Path) -> dict[str, Array]:
-    return dict(np.load(data / "quants/blocks.npz"))
+    mxfp4 = np.load(data / "quants/mxfp4.npz")["MXFP4"]
+    return {**np.load(data / "quants/blocks.npz"), "MXFP4": mxfp4, "MXFP4_imatrix": mxfp4}  # the same with and without
 
 
 def decode(raw: Array, name: str) -> Array:
@@ -95,6 +96,32 @@ def test_every_wrong_high_code_bit_is_found(blocks: dict[str, Array], name: str)
     codes = found[4 if name.endswith("_1") else 2 :]
     assert codes[:, 1:4].all()
     assert codes[:, 5:].all()
+
+
+def test_every_wrong_bit_of_mxfp4_is_found_but_the_sign_of_a_zero(blocks: dict[str, Array]) -> None:
+    raw, x = one_block(blocks, "MXFP4")
+    rows = flipped(raw)
+    changed = (decode(rows, "MXFP4") != decode(raw, "MXFP4")).any(axis=1)
+    assert (faults(rows, np.repeat(x, len(rows), axis=0), "MXFP4") == changed).all()
+    assert changed.sum() > 120
+
+
+@pytest.mark.parametrize(("name", "at"), [("IQ4_NL", 2), ("IQ4_XS", 8)])
+def test_every_wrong_code_bit_of_a_table_is_found(blocks: dict[str, Array], name: str, at: int) -> None:
+    """Neighbours in the table are ten and more steps apart."""
+    raw, x = one_block(blocks, name)
+    rows = flipped(raw)
+    for weighted in (False, True):
+        found = faults(rows, np.repeat(x, len(rows), axis=0), name, weighted=weighted).reshape(-1, 8)
+        assert found[at:].all()
+
+
+@pytest.mark.parametrize("name", ["IQ4_NL", "IQ4_XS", "MXFP4"])
+def test_a_wrong_high_bit_of_a_tables_scale_is_found(blocks: dict[str, Array], name: str) -> None:
+    raw, x = one_block(blocks, name)
+    rows = flipped(raw)
+    found = faults(rows, np.repeat(x, len(rows), axis=0), name).reshape(-1, 8)
+    assert found[0 if name == "MXFP4" else 1].all()
 
 
 @pytest.mark.parametrize(("name", "at"), [("Q8_0", 0), ("Q4_0", 0), ("Q4_K", 0), ("Q5_K", 0), ("Q6_K", 208)])
