@@ -141,10 +141,15 @@ class Bound:
     clips: float = 0.0
 
     @property
+    def widest_gap(self) -> int:
+        """The most that two neighbouring levels differ by."""
+        return max((b - a for a, b in pairwise(self.values)), default=1)
+
+    @property
     def levels(self) -> float:
         """Steps from 0 to the largest weight, as many as the widest gap between two levels leaves."""
         if self.values:
-            return max(map(abs, self.values)) / max(b - a for a, b in pairwise(self.values))
+            return max(map(abs, self.values)) / self.widest_gap
         return -self.low if self.low < 0 else self.high / 2
 
     @property
@@ -195,22 +200,23 @@ def allowed(raw: Bytes, values: Floats, source: Floats, bound: Bound, *, weighte
         return None
     step, offset = (np.repeat(a, bound.sub, axis=1) for a in bound.grid(_blocks(raw, bound)))
     with np.errstate(divide="ignore", invalid="ignore"):
-        level: Floats = np.where(step == 0, 0, (source - offset) / np.where(step == 0, 1, step))
+        level = np.where(step == 0, np.float32(0), (source - offset) / np.where(step == 0, np.float32(1), step))
     nearest = offset + step * _nearest(level, bound)
-    slack = np.abs(step) * (bound.high - bound.low) * 2.0**-22 + np.abs(source) * 2.0**-22
+    slack: Any = np.abs(step) * (bound.high - bound.low) * 2.0**-22 + np.abs(source) * 2.0**-22
     if not bound.exact:
         slack = slack + 2 * _shift(values, step, offset, bound)
     limit: Floats = np.abs(nearest - source) + slack
     return limit
 
 
-def _nearest(level: Floats, bound: Bound) -> Floats:
+def _nearest(level: Any, bound: Bound) -> Floats:
     """The level that a type has nearest to each."""
     if not bound.values:
         clipped: Floats = np.clip(np.rint(level), bound.low, bound.high)
         return clipped
-    values: Floats = np.array(bound.values, dtype=np.float32)
-    return values[np.searchsorted((values[1:] + values[:-1]) / 2, level)]
+    values = np.array(bound.values, dtype=np.float32)
+    nearest: Floats = values[np.searchsorted((values[1:] + values[:-1]) / 2, level)]
+    return nearest
 
 
 def _shift(values: Floats, step: Floats, offset: Floats, bound: Bound) -> Floats:
@@ -219,7 +225,8 @@ def _shift(values: Floats, step: Floats, offset: Floats, bound: Bound) -> Floats
     with np.errstate(divide="ignore", invalid="ignore"):
         code = np.where(step == 0, bound.high, reached / np.abs(step))
     sub_scale = bound.scales + 1 if bound.scales else 1  # what the f16 is multiplied by at most, besides the level
-    shift: Floats = (reached + np.abs(offset)) * HALF_ULP + (code + 1) * (TINY * sub_scale)
+    gap = bound.widest_gap  # to the level that might have been chosen instead
+    shift: Floats = (reached + (gap - 1) * np.abs(step) + np.abs(offset)) * HALF_ULP + (code + gap) * (TINY * sub_scale)
     return shift
 
 

@@ -108,12 +108,14 @@ def test_every_wrong_bit_of_mxfp4_is_found_but_the_sign_of_a_zero(blocks: dict[s
 
 @pytest.mark.parametrize(("name", "at"), [("IQ4_NL", 2), ("IQ4_XS", 8)])
 def test_every_wrong_code_bit_of_a_table_is_found(blocks: dict[str, Array], name: str, at: int) -> None:
-    """Neighbours in the table are ten and more steps apart."""
+    """Neighbours in the table are ten and more steps apart. An IQ4_XS block of weights as models have them keeps its
+    scale as a subnormal half, which explains a lowest bit here and there."""
     raw, x = one_block(blocks, name)
     rows = flipped(raw)
     for weighted in (False, True):
         found = faults(rows, np.repeat(x, len(rows), axis=0), name, weighted=weighted).reshape(-1, 8)
-        assert found[at:].all()
+        assert found[at:, [1, 2, 3, 5, 6, 7]].all()
+        assert found[at:].mean() == 1 if name == "IQ4_NL" else found[at:].mean() > 0.995
 
 
 @pytest.mark.parametrize("name", ["IQ4_NL", "IQ4_XS", "MXFP4"])
