@@ -223,7 +223,7 @@ def read_target_config(config: Mapping[str, Any], name: str) -> TargetConfig:
     bases = [given("rope_theta", positive_real, of=place) for place in (*ropes, inner)]
     return TargetConfig(
         name=name,
-        architecture=architecture(config),
+        architecture=architecture(config) or _model_type(config),
         hidden_size=given("hidden_size", positive),
         num_hidden_layers=given("num_hidden_layers", at_most(MAX_LAYERS)),
         vocab_size=given("vocab_size", at_most(MAX_TOKENS)),
@@ -243,6 +243,12 @@ def architecture(config: Mapping[str, Any]) -> str:
     """The first entry of `architectures`, or ""."""
     found = config.get("architectures") or _mapping(config, "text_config").get("architectures")
     return str(found[0]) if isinstance(found, list) and found else ""
+
+
+def _model_type(config: Mapping[str, Any]) -> str:
+    """`model_type` spelled as the class names begin: gemma4 → Gemma4."""
+    found = config.get("model_type") or _mapping(config, "text_config").get("model_type")
+    return found.capitalize() if isinstance(found, str) else ""
 
 
 def unread_keys(config: Mapping[str, Any], fields: Sequence[Field] = DRAFT_FIELDS) -> dict[str, Any]:
