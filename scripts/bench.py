@@ -6,6 +6,7 @@ A synthetic draft of Qwen3-4B-DFlash's real shape (0.54 G weights, bf16) is made
 folder with a real tokenizer.json (else a synthetic one of the same size is made). What is measured:
 
 - hf-to-gguf against copying the checkpoint's file (both synced to disk), its peak memory, and that of twice the layers
+- the tensors level of verify, of a bf16 and a Q4_K_M file, against reading the two files that it compares
 - quantize, whole file, and each kernel in weights per second and thread, against `ggml_quantize_chunk` where
   `--ggml` names a libggml-base
 - opening the header of a 152k-token vocabulary, against the gguf package's reader
@@ -74,6 +75,7 @@ def main() -> None:
     print(f"machine: {cpu_name()}, {os.cpu_count()} cores; {args.rounds} rounds, best of each\n")
     gguf = bench_convert(args, draft, double, target)
     bench_quantize(args, gguf)
+    bench_verify(args, gguf, draft)
     bench_kernels(args)
     bench_header(gguf)
     bench_help(args.rounds)
@@ -237,6 +239,24 @@ def bench_quantize(args: argparse.Namespace, gguf: Path) -> None:
             f"quantize {file_type:7}{seconds:6.2f} s whole file; {rate:5.0f} M weights/s a thread; "
             f"peak {max(r.peak_mb for r in runs):.0f} MB"
         )
+
+
+def bench_verify(args: argparse.Namespace, gguf: Path, draft: Path) -> None:
+    """The tensors level beside reading the two files that it compares."""
+    weights = draft / "model.safetensors"
+    for file in (gguf, args.dir / "draft-Q4_K_M.gguf"):
+        reading = best(args.rounds, lambda: timed(lambda: [read_through(f) for f in (file, weights)]))  # noqa: B023
+        runs = [
+            measure(*tool("verify", file, "--source", draft, "--only", "tensors", "-q")) for _ in range(args.rounds)
+        ]
+        seconds, peak = min(r.seconds for r in runs), max(r.peak_mb for r in runs)
+        print(f"verify tensors  {seconds:6.2f} s {file.stem}; reading both {reading:.2f} s; peak {peak:.0f} MB")
+
+
+def read_through(path: Path) -> None:
+    with path.open("rb") as f:
+        while f.read(8 << 20):
+            pass
 
 
 def bench_kernels(args: argparse.Namespace) -> None:
