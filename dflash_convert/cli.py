@@ -190,6 +190,20 @@ def verify(
     return EXIT_OK if report.ok else EXIT_NO
 
 
+@app.command()
+def inspect(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A GGUF: a draft in any known format, or a model.")],
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Tell what a GGUF is: its format and whether mainline loads it, its values, and what is odd about them."""
+    from dflash_convert import views
+    from dflash_convert.inspection import inspect_gguf
+
+    console = console_of(json, quiet)
+    return views.show_inspection(console, inspect_gguf(file))
+
+
 def show_version(value: bool) -> None:
     """Print the version and stop."""
     if value:
