@@ -21,6 +21,7 @@ from dflash_convert.conversion.rows.families.refused import (
     REFUSED_TENSORS,
     UNPLACED,
 )
+from dflash_convert.conversion.rows.fields import layer_number
 from dflash_convert.conversion.rows.schema import PREFIXES, IgnoredRow, RefusedKey, RefusedTensor, TensorRow
 from dflash_convert.conversion.rows.targets import TARGETS, Target
 from dflash_convert.errors import CheckpointError
@@ -169,8 +170,8 @@ def _is_set(config: Mapping[str, Any], row: RefusedKey) -> bool:
 
 def _unexpected(name: str, config: ModelConfig) -> CheckpointError:
     """Why a tensor without a row stops the conversion."""
-    layer = name.split(".")[1] if name.startswith("layers.") else ""
-    if layer.isdecimal() and int(layer) >= (n := config.num_hidden_layers):
+    layer = layer_number(name)
+    if layer is not None and layer >= (n := config.num_hidden_layers):
         return CheckpointError(
             f"{name}: the config has {n} layers (0 to {n - 1})", hint="num_hidden_layers in config.json is wrong"
         )

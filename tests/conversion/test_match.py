@@ -303,3 +303,11 @@ def test_a_target_of_another_architecture_is_not_taken_for_a_draft(tmp_path: Pat
     changes = {"architectures": ["Qwen3MoeForCausalLM"], "n_routed_experts": 8}
     with pytest.raises(CheckpointError, match=r"nor a known target \(architecture: Qwen3MoeForCausalLM\)"):
         plan_conversion(target_checkpoint(tmp_path / "t", changes, experts))
+
+
+def test_a_layers_number_may_be_of_any_length(tmp_path: Path) -> None:
+    name = f"layers.{'9' * 5000}.mlp.up_proj.weight"
+    error = refusal(CheckpointError, tmp_path, tensors={name: flat_tensors()["norm.weight"]})
+    assert error.message.startswith("layers.9999")
+    assert error.message.endswith("…")
+    assert error.hint == "the checkpoint is of a kind this version does not know; nothing was written"

@@ -142,8 +142,14 @@ def block_known(_: Shapes, config: Mapping[str, Any]) -> str | None:
     return "NVIDIA's Nemotron 3.5 DFlash, whose config looks like this one, was trained with blocks of 8"
 
 
+def layer_number(name: str) -> int | None:
+    """Which layer a tensor `layers.i.…` belongs to."""
+    number = name.split(".")[1] if name.startswith("layers.") else ""
+    return int(number) if number.isdecimal() and len(number) < 10 else None
+
+
 def layers_implied(shapes: Shapes, _: Mapping[str, Any]) -> str | None:
-    ids = {int(n.split(".")[1]) for n in shapes if n.startswith("layers.") and n.split(".")[1].isdecimal()}
+    ids = {i for i in map(layer_number, shapes) if i is not None}
     return f"the weights have layers 0 to {max(ids)}, so {max(ids) + 1} layers" if ids else None
 
 
