@@ -192,16 +192,16 @@ def verify(
 
 @app.command()
 def inspect(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A GGUF: a draft in any known format, or a model.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A GGUF, or the folder of a checkpoint.")],
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Tell what a GGUF is: its format and whether mainline loads it, its values, and what is odd about them."""
+    """Tell what a GGUF or checkpoint is: its format, whether mainline loads it, its values, and what is odd."""
     from dflash_convert import views
-    from dflash_convert.inspection import inspect_gguf
+    from dflash_convert.inspection import inspect_checkpoint, inspect_gguf
 
     console = console_of(json, quiet)
-    return views.show_inspection(console, inspect_gguf(file))
+    return views.show_inspection(console, inspect_checkpoint(file) if file.is_dir() else inspect_gguf(file))
 
 
 def show_version(value: bool) -> None:

@@ -18,7 +18,7 @@ from dflash_convert.gguf_io.reader import KV
 from dflash_convert.hub import client as hub
 
 if TYPE_CHECKING:
-    from dflash_convert.inspection import Inspection
+    from dflash_convert.inspection import CheckpointInspection, Inspection
     from dflash_convert.verification import Report
 
 LONG = 8  # entries of an array shown in a table
@@ -127,11 +127,15 @@ def show_report(console: Console, report: Report, *, verbose: bool) -> None:
         console.result_path(report.file)
 
 
-def show_inspection(console: Console, found: Inspection) -> None:
-    """What a file is and says of itself, and what is odd about it."""
-    from dflash_convert.inspection.render import remarks, rows
+def show_inspection(console: Console, found: Inspection | CheckpointInspection) -> None:
+    """What a file or checkpoint is and says of itself, and what is odd about it."""
+    from dflash_convert.inspection import Inspection
+    from dflash_convert.inspection.render import checkpoint_rows, remarks, rows
 
-    console.table(["what", "value"], rows(found), str(found.path))
+    if isinstance(found, Inspection):
+        console.table(["what", "value"], rows(found), str(found.path))
+    else:
+        console.table(["what", "value", "from"], checkpoint_rows(found), str(found.path))
     weights = [(w.role, w.type, w.tensors, f"{w.bytes:,}") for w in found.weights]
     console.table(["role", "type", Column("tensors", right=True), Column("bytes", right=True)], weights)
     for line in remarks(found):

@@ -281,10 +281,10 @@ def _resolve(
     for f in fields:
         if overrides.get(f.name) is not None:
             values[f.name], where[f.name] = _read(f.flag or f.name, f.read, overrides[f.name]), f.flag or f.name
-        elif found := _look(f, config):
+        elif found := look(f, config):
             values[f.name], where[f.name] = found
         elif f.required:
-            raise _missing(f, config, shapes, hints.get(f.name))
+            raise missing(f, config, shapes, hints.get(f.name))
     return values, where
 
 
@@ -292,8 +292,8 @@ def _places(f: Field) -> list[tuple[str, Callable[[Any], Any]]]:
     return [(p, f.read) if isinstance(p, str) else p for p in f.places]
 
 
-def _look(f: Field, config: Mapping[str, Any]) -> tuple[Any, str] | None:
-    """The value of `f` and its first place; every other place that has one must agree."""
+def look(f: Field, config: Mapping[str, Any]) -> tuple[Any, str] | None:
+    """The value of `f` and its first place; every other place that has one must agree. Raises ConfigError."""
     there = [(path, read, raw) for path, read in _places(f) if (raw := _get(config, path)) is not None]
     found = [(_read(path, read, raw), path, raw) for path, read, raw in there]
     for other in found[1:]:
@@ -325,7 +325,8 @@ def _get(config: Mapping[str, Any], path: str) -> Any:
     return value
 
 
-def _missing(f: Field, config: Mapping[str, Any], shapes: Shapes, known: str | None) -> ConfigError:
+def missing(f: Field, config: Mapping[str, Any], shapes: Shapes, known: str | None) -> ConfigError:
+    """The error that a required value is nowhere. known: what else is known of it."""
     looked = ", ".join(path for path, _ in _places(f))
     implied = known or (f.implied(shapes, config) if f.implied else None)
     return ConfigError(

@@ -1,6 +1,10 @@
-"""What a model file is and says of itself: a GGUF → an `Inspection`. Nothing is judged against an original here."""
+"""What a model is and says of itself: a GGUF → an `Inspection`, a checkpoint → a `CheckpointInspection`.
 
+Nothing is judged against an original here.
+"""
+
+from dflash_convert.inspection.checkpoint import inspect_checkpoint
 from dflash_convert.inspection.run import inspect_gguf
-from dflash_convert.inspection.values import Inspection
+from dflash_convert.inspection.values import CheckpointInspection, Inspection
 
-__all__ = ["Inspection", "inspect_gguf"]
+__all__ = ["CheckpointInspection", "Inspection", "inspect_checkpoint", "inspect_gguf"]

@@ -1,10 +1,19 @@
-"""An `Inspection` → rows and lines of text for people."""
+"""An inspection → rows and lines of text for people."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dflash_convert.inspection.values import FULL, Inspection, Layers, Mask, Rope, Taps, Vocabulary
+from dflash_convert.inspection.values import (
+    FULL,
+    CheckpointInspection,
+    Inspection,
+    Layers,
+    Mask,
+    Rope,
+    Taps,
+    Vocabulary,
+)
 
 MANY = 16  # layers that are written out one by one
 
@@ -32,6 +41,17 @@ def _rows(found: Inspection) -> Iterator[tuple[str, str]]:
     yield "rope", rope(found.rope)
     yield "vocabulary", vocabulary(found.vocabulary)
     yield from found.provenance.items()
+
+
+def checkpoint_rows(found: CheckpointInspection) -> list[tuple[str, str, str]]:
+    """(what, value, place) for everything a checkpoint says."""
+    stopped = "; not convertible as it is" if found.stopped else ""
+    kind = f"{found.family}{stopped}" if found.family else "not convertible"
+    about = [("family", kind, "the tensors"), ("label", found.label, "architectures")]
+    about += [("taps", taps(found.taps), "")] if found.taps else []
+    about += [("layers", layers(found.layers), "")]
+    said = [(v.name, str(list(v.value) if isinstance(v.value, tuple) else v.value), v.place) for v in found.values]
+    return [row for row in (*about, *said) if row[1]]
 
 
 def taps(taps: Taps) -> str:
@@ -70,7 +90,11 @@ def vocabulary(vocab: Vocabulary) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def remarks(found: Inspection) -> Iterator[str]:
+def remarks(found: Inspection | CheckpointInspection) -> Iterator[str]:
     """What is odd, and what to know of the format."""
     yield from (f"odd: {text}" for text in found.odd)
-    yield from (f"about this format: {text}" for text in (found.dialect.notes if found.dialect else ()))
+    yield from (f"about this format: {text}" for text in _notes(found))
+
+
+def _notes(found: Inspection | CheckpointInspection) -> tuple[str, ...]:
+    return found.dialect.notes if isinstance(found, Inspection) and found.dialect else ()

@@ -23,7 +23,7 @@ def inspect_gguf(path: str | os.PathLike[str]) -> Inspection:
     """
     path = Path(path)
     if path.is_dir():
-        raise UsageError(f"{path} is a folder", hint="give the GGUF file in it")
+        raise UsageError(f"{path} is a folder, not a GGUF", hint="give the file in it")
     gguf = open_gguf(path)
     dialect = recognise(gguf.architecture, {*gguf.kv, *gguf.tensors})
     facts = Facts(gguf, dialect)

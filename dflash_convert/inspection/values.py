@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 SLIDING, FULL = "S", "F"
 
@@ -102,4 +103,29 @@ class Inspection:
     vocabulary: Vocabulary
     weights: tuple[Weights, ...]
     provenance: Mapping[str, str]
+    odd: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Value:
+    """One value of a config.json, and the place it was found in."""
+
+    name: str
+    value: Any
+    place: str
+
+
+@dataclass(frozen=True)
+class CheckpointInspection:
+    """A checkpoint folder as it stands. label: its `architectures`. stopped: something in `odd` stops hf-to-gguf."""
+
+    path: Path
+    kind: str
+    label: str
+    family: str | None
+    stopped: bool
+    taps: Taps | None
+    layers: Layers
+    values: tuple[Value, ...]
+    weights: tuple[Weights, ...]
     odd: tuple[str, ...]

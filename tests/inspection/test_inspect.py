@@ -212,7 +212,7 @@ def test_refusals(tmp_path: Path) -> None:
     whole = write(tmp_path / "d.gguf", "mainline").read_bytes()
     (tmp_path / "cut.gguf").write_bytes(whole[:-100])
     for name, said in (
-        (".", "is a folder"),
+        (".", "is a folder, not a GGUF"),
         ("none.gguf", "none.gguf: No such file"),
         ("empty.gguf", "the file is empty"),
         ("text.gguf", "text.gguf: "),
