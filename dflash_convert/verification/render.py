@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from dflash_convert.verification.report import (
     ACCEPTANCE,
@@ -61,12 +61,20 @@ def summary(level: LevelResult) -> str:
         return f"skipped: {level.reason}"
     m = level.metrics
     if level.status == PASS and level.name == FORWARD:
-        top = f", first choices equal: {m['top1_agreement']:.1%}" if "top1_agreement" in m else ""
-        return f"cosine {m['cosine']:.7f} over {m['positions']:.0f} positions{top}"
+        top = f", first choices equal: {_with_interval(m, 'top1_agreement', '.1%')}" if "top1_agreement" in m else ""
+        graph = f"the same graph (to {m['worst_difference']:.1e})"
+        return f"{graph}; cosine to the original {m['cosine']:.7f} over {m['positions']:.0f} positions{top}"
     if level.name == ACCEPTANCE and "mean_length" in m:
         beside = f", the original {m['reference_mean_length']:.3f}" if "reference_mean_length" in m else ""
-        return f"{m['mean_length']:.3f} tokens a step{beside}, over {m['prompts']:.0f} prompts"
+        ratio = f", ratio {_with_interval(m, 'ratio', '.3f')}" if "ratio" in m else ""
+        return f"{m['mean_length']:.3f} tokens a step{beside}{ratio}, over {m['prompts']:.0f} prompts"
     return f"{len(_passed(level))} of {len(level.checks)} checks passed"
+
+
+def _with_interval(metrics: Mapping[str, float], name: str, form: str) -> str:
+    """A figure and its 95 % interval."""
+    low, high = (format(metrics[f"{name}_{end}"], form) for end in ("low", "high"))
+    return f"{metrics[name]:{form}} ({low} to {high})"
 
 
 def verdict(report: Report) -> str:

@@ -209,8 +209,12 @@ def test_lines_of_a_good_file(whole: Report) -> None:
     assert text[0].startswith("file    ")
     assert text[-1] == "verified"
     assert "✓ structure   29 of 29 checks passed" in text
-    assert any(line.startswith("✓ forward     cosine 1.0000000 over") for line in text)
-    assert any(line.startswith("✓ acceptance  1.0") and "the original 1.0" in line for line in text)
+    forward = next(line for line in text if line.startswith("✓ forward     the same graph (to "))
+    assert "e-07); cosine to the original 1.0000000 over" in forward
+    assert forward.endswith("first choices equal: 100.0% (100.0% to 100.0%)")
+    assert any(
+        line.startswith("✓ acceptance  1.0") and "the original 1.0" in line and "ratio 1.0" in line for line in text
+    )
 
 
 def test_lines_of_a_faulty_file_lead_with_the_fault(faulty: Report) -> None:
