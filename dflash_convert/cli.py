@@ -198,10 +198,10 @@ def inspect(
 ) -> None:
     """Tell what a GGUF or checkpoint is: its format, whether mainline loads it, its values, and what is odd."""
     from dflash_convert import views
-    from dflash_convert.inspection import inspect_checkpoint, inspect_gguf
+    from dflash_convert.inspection import inspect_path
 
     console = console_of(json, quiet)
-    return views.show_inspection(console, inspect_checkpoint(file) if file.is_dir() else inspect_gguf(file))
+    return views.show_inspection(console, inspect_path(file))
 
 
 def show_version(value: bool) -> None:

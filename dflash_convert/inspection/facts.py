@@ -138,7 +138,11 @@ def rope(facts: Facts) -> Rope:
 
 def vocabulary(facts: Facts) -> Vocabulary:
     tokens, get = facts.gguf.get(TOKENS), facts.gguf.get
-    size = len(tokens) if isinstance(tokens, Sequence) else whole(facts.value("vocab_size"))
+    size = (
+        len(tokens)
+        if isinstance(tokens, Sequence) and not isinstance(tokens, str)
+        else whole(facts.value("vocab_size"))
+    )
     return Vocabulary(text(get("tokenizer.ggml.model")), text(get("tokenizer.ggml.pre")), size)
 
 

@@ -1,9 +1,10 @@
-"""An inspection → rows and lines of text for people."""
+"""An inspection → rows and lines of text for people. Nothing that a file says reaches the terminal unescaped."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dflash_convert.errors import one_line
 from dflash_convert.inspection.values import (
     FULL,
     CheckpointInspection,
@@ -20,7 +21,7 @@ MANY = 16  # layers that are written out one by one
 
 def rows(found: Inspection) -> list[tuple[str, str]]:
     """(what, value) for everything the file says."""
-    return [(what, value) for what, value in _rows(found) if value]
+    return [(what, one_line(value)) for what, value in _rows(found) if value]
 
 
 def _rows(found: Inspection) -> Iterator[tuple[str, str]]:
@@ -51,7 +52,7 @@ def checkpoint_rows(found: CheckpointInspection) -> list[tuple[str, str, str]]:
     about += [("taps", taps(found.taps), "")] if found.taps else []
     about += [("layers", layers(found.layers), "")]
     said = [(v.name, str(list(v.value) if isinstance(v.value, tuple) else v.value), v.place) for v in found.values]
-    return [row for row in (*about, *said) if row[1]]
+    return [(one_line(what), one_line(value), place) for what, value, place in (*about, *said) if value]
 
 
 def taps(taps: Taps) -> str:
@@ -92,7 +93,7 @@ def vocabulary(vocab: Vocabulary) -> str:
 
 def remarks(found: Inspection | CheckpointInspection) -> Iterator[str]:
     """What is odd, and what to know of the format."""
-    yield from (f"odd: {text}" for text in found.odd)
+    yield from (f"odd: {one_line(text)}" for text in found.odd)
     yield from (f"about this format: {text}" for text in _notes(found))
 
 

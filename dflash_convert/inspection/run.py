@@ -1,4 +1,4 @@
-"""A GGUF's path → its `Inspection`. No tensor data is read."""
+"""A path → its inspection: a GGUF's, or a checkpoint folder's. No weights are read."""
 
 from __future__ import annotations
 
@@ -10,10 +10,19 @@ from dflash_convert.dialects.table import recognise
 from dflash_convert.errors import UsageError
 from dflash_convert.gguf_io.reader import GGUFFile, open_gguf
 from dflash_convert.inspection import facts as read
+from dflash_convert.inspection.checkpoint import inspect_checkpoint
 from dflash_convert.inspection.facts import Facts
 from dflash_convert.inspection.odd import odd
 from dflash_convert.inspection.roles import by_role, family
-from dflash_convert.inspection.values import DRAFT, MODEL, OTHER, Format, Inspection
+from dflash_convert.inspection.values import DRAFT, MODEL, OTHER, CheckpointInspection, Format, Inspection
+
+
+def inspect_path(path: str | os.PathLike[str]) -> Inspection | CheckpointInspection:
+    """What a GGUF, or a folder with a checkpoint, is and says of itself.
+
+    Raises ConfigError, CheckpointError, GGUFError: what is there cannot be opened.
+    """
+    return inspect_checkpoint(Path(path)) if Path(path).is_dir() else inspect_gguf(path)
 
 
 def inspect_gguf(path: str | os.PathLike[str]) -> Inspection:
