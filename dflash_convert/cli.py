@@ -129,6 +129,24 @@ def quantize(
     imatrix: Annotated[
         Given, typer.Option(metavar="FILE", help="An importance matrix of the model, by llama-imatrix.")
     ] = None,
+    tensor_type: Annotated[
+        Optional[list[str]], typer.Option(metavar="REGEX=TYPE", help="A type for tensors by name. Repeatable.")  # noqa: UP045
+    ] = None,
+    tensor_type_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The same from a file, one REGEX=TYPE a line.")
+    ] = None,
+    output_tensor_type: Annotated[Given, typer.Option(metavar="TYPE", help="A type for output.weight.")] = None,
+    token_embedding_type: Annotated[Given, typer.Option(metavar="TYPE", help="A type for the embeddings.")] = None,
+    leave_output_tensor: Annotated[
+        bool, typer.Option("--leave-output-tensor", help="Leave output.weight as it is.")
+    ] = False,
+    pure: Annotated[bool, typer.Option("--pure", help="No mix: one type for all.")] = False,
+    no_fallback: Annotated[
+        bool, typer.Option("--no-fallback", help="A row that does not divide is an error, not a bigger type.")
+    ] = False,
+    recipe: Annotated[
+        Given, typer.Option(metavar="safe", help="safe: a draft's small special tensors stay at Q8_0.")
+    ] = None,
     dry_run: DryRun = False,
     force: Force = False,
     json: Json = False,
@@ -136,10 +154,15 @@ def quantize(
 ) -> None:
     """Quantize a GGUF, byte for byte as llama.cpp's own quantizer does."""
     from dflash_convert import views
+    from dflash_convert.quantization.overrides import read_overrides
     from dflash_convert.quantization.run import plan_file, quantize_file
 
     console = console_of(json, quiet)
-    options: dict[str, Any] = {"allow_requantize": allow_requantize, "imatrix": imatrix}
+    overrides = read_overrides(
+        tensor_type or (), tensor_type_file, output_tensor_type, token_embedding_type, recipe,
+        leave_output_tensor=leave_output_tensor, pure=pure, no_fallback=no_fallback,
+    )  # fmt: skip
+    options: dict[str, Any] = {"allow_requantize": allow_requantize, "imatrix": imatrix, "overrides": overrides}
     plan = plan_file(src, file_type, **options)
     views.show_notes(console, plan)
     if dry_run:

@@ -20,6 +20,7 @@ from dflash_convert.gguf_io.reader import KV, GGUFFile, odd_bytes, open_gguf
 from dflash_convert.quantization import file_types, recipes
 from dflash_convert.quantization.file_types import FileType, Model
 from dflash_convert.quantization.imatrix import Array, Imatrix, fitting, keys_of, notes_of, open_imatrix
+from dflash_convert.quantization.overrides import NONE, Overrides
 
 QUANTIZATION_VERSION, FILE_TYPE = "general.quantization_version", "general.file_type"
 SPLIT_COUNT = "split.count"
@@ -39,11 +40,17 @@ class QuantizePlan(Plan):
 
 
 def plan_quantize(
-    gguf: GGUFFile, file_type: str, *, allow_requantize: bool = False, imatrix: Imatrix | None = None
+    gguf: GGUFFile,
+    file_type: str,
+    *,
+    allow_requantize: bool = False,
+    imatrix: Imatrix | None = None,
+    overrides: Overrides = NONE,
 ) -> QuantizePlan:
     """What quantizing `gguf` to `file_type` will write; no tensor data is read.
 
-    Raises UsageError: an unknown file type, or one that needs importances that are not given. Raises GGUFError: a part
+    overrides: what is demanded beside the file type. Raises UsageError: an unknown file type, one that needs
+    importances that are not given, or a demand that cannot be met. Raises GGUFError: a part
     of a split file, bytes that belong to nothing, a missing block count, a tensor that cannot be quantized (integers),
     or is quantized already and `allow_requantize` is not set; importances of another shape than their tensor.
     """
@@ -51,7 +58,7 @@ def plan_quantize(
     _refuse_split(gguf)
     _refuse_odd_bytes(gguf)
     tensors = [recipes.Tensor(t.name, t.shape, t.type) for t in gguf.tensors.values()]
-    choices = recipes.choose(recipe, tensors, _model(gguf, imatrix))
+    choices = recipes.choose(recipe, tensors, _model(gguf, imatrix), overrides)
     importances = fitting(imatrix, choices) if imatrix else {}
     _refuse_without_imatrix(recipe, choices, importances)
     for choice in choices:
@@ -71,10 +78,12 @@ def plan_file(
     *,
     allow_requantize: bool = False,
     imatrix: str | os.PathLike[str] | None = None,
+    overrides: Overrides = NONE,
 ) -> QuantizePlan:
     """`plan_quantize` for the files at `src` and `imatrix`. Raises GGUFError also where one cannot be opened."""
     importances = None if imatrix is None else open_imatrix(imatrix)
-    return plan_quantize(open_gguf(src), file_type, allow_requantize=allow_requantize, imatrix=importances)
+    gguf = open_gguf(src)
+    return plan_quantize(gguf, file_type, allow_requantize=allow_requantize, imatrix=importances, overrides=overrides)
 
 
 def _refuse_split(gguf: GGUFFile) -> None:

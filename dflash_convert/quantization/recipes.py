@@ -2,7 +2,7 @@
 
 In: a `FileType`, the tensors of a model (name, shape, type) and a few of its hyper-parameters. Out: a `Choice` per
 tensor: the nominal type, the actual one, and why. Promised: the decisions of llama.cpp's quantizer
-(`src/llama-quant.cpp`) without overrides, tensor for tensor, in its order.
+(`src/llama-quant.cpp`), tensor for tensor, in its order.
 
 The mixes are rows of `file_types`. Here: what a tensor's name says of its role, what is never quantized, and what
 replaces a type whose blocks do not divide a row. These are tables too.
@@ -18,7 +18,9 @@ from types import MappingProxyType
 
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
+from dflash_convert.errors import UsageError
 from dflash_convert.quantization.file_types import PER_LAYER, FileType, Model, Place, Role
+from dflash_convert.quantization.overrides import NONE, Overrides
 
 T = GGMLQuantizationType
 
@@ -153,32 +155,87 @@ def kept_because(tensor: Tensor, arch: str = "") -> str:
     return next((e.reason for e in EXCLUSIONS if e.matches(tensor.name, arch)), "")
 
 
-def choose(recipe: FileType, tensors: Sequence[Tensor], model: Model) -> tuple[Choice, ...]:
-    """The type of every tensor, in the order of the output."""
+def choose(
+    recipe: FileType, tensors: Sequence[Tensor], model: Model, overrides: Overrides = NONE
+) -> tuple[Choice, ...]:
+    """The type of every tensor, in the order of the output. Raises UsageError: a type that an override demands and
+    that does not fit."""
     ordered = in_order(tensors)
     if recipe.number is None:
         return tuple(_kept(t, recipe.name) for t in ordered)
     kept = {t.name: kept_because(t, model.arch) for t in ordered}
-    places = _places(ordered, kept, model)
+    if overrides.leave_output and "output.weight" in kept:
+        kept["output.weight"] = "--leave-output-tensor"
+    demanded = {} if overrides is NONE else _demands(recipe, ordered, kept, model, overrides)
+    places = _places(ordered, kept, model, demanded)
     return tuple(
-        _kept(t, f"kept: {kept[t.name]}") if kept[t.name] else _choose(recipe, t, places[t.name]) for t in ordered
+        _kept(t, f"kept: {kept[t.name]}")
+        if kept[t.name]
+        else demanded.get(t.name) or _choose(recipe, t, places[t.name], fallback=overrides.fallback)
+        for t in ordered
     )
+
+
+def _demands(
+    recipe: FileType, ordered: Sequence[Tensor], kept: Mapping[str, str], model: Model, overrides: Overrides
+) -> dict[str, Choice]:
+    """The tensors whose type an override settles, in llama.cpp's order of precedence."""
+    roles = {t.name: role_of(t.name, model.arch) for t in ordered}
+    tied = Role.OUTPUT not in roles.values()
+    found = {}
+    for t in (t for t in ordered if not kept[t.name]):
+        role, named = roles[t.name], overrides.named(t.name)
+        own_table = t.name == "per_layer_token_embd.weight" and named is not None
+        if role == Role.TOKEN_EMBD and overrides.token_embd is not None and not own_table:
+            found[t.name] = _exactly(t, overrides.token_embd, "--token-embedding-type")
+        elif role == Role.OUTPUT and overrides.output is not None:
+            found[t.name] = _exactly(t, overrides.output, "--output-tensor-type")
+        elif GGML_QUANT_SIZES[recipe.default][0] == 1:
+            continue
+        elif named is not None:
+            found[t.name] = _fitted(t, named, "--tensor-type", fallback=overrides.fallback)
+        elif overrides.pure:
+            found[t.name] = _fitted(t, recipe.default, "--pure", fallback=overrides.fallback)
+        elif tied and role == Role.TOKEN_EMBD and overrides.output is not None:
+            found[t.name] = _fitted(t, overrides.output, "--output-tensor-type", fallback=overrides.fallback)
+    return found
+
+
+def _exactly(tensor: Tensor, kind: GGMLQuantizationType, why: str) -> Choice:
+    if tensor.shape[-1] % GGML_QUANT_SIZES[kind][0]:
+        raise UsageError(
+            f"{why} {kind.name}: {tensor.name} has rows of {tensor.shape[-1]}, which do not divide into its blocks of "
+            f"{GGML_QUANT_SIZES[kind][0]}",
+            hint="demand a type with smaller blocks, e.g. Q8_0",
+        )
+    return Choice(tensor, kind, kind, why)
 
 
 def _kept(tensor: Tensor, reason: str) -> Choice:
     return Choice(tensor, tensor.type, tensor.type, reason)
 
 
-def _choose(recipe: FileType, tensor: Tensor, place: Place) -> Choice:
+def _choose(recipe: FileType, tensor: Tensor, place: Place, *, fallback: bool = True) -> Choice:
     if GGML_QUANT_SIZES[recipe.default][0] == 1:
         return Choice(tensor, recipe.default, recipe.default, recipe.name)
-    row = tensor.shape[-1]
     rule = next((r for r in recipe.rules if r.applies(place)), None)
-    nominal = rule.type if rule else recipe.default
+    why = f"{recipe.name}: {place.role.value}" if rule else recipe.name
+    return _fitted(tensor, rule.type if rule else recipe.default, why, fallback=fallback)
+
+
+def _fitted(tensor: Tensor, nominal: GGMLQuantizationType, why: str, *, fallback: bool) -> Choice:
+    """The nominal type, or what takes its place where a row does not divide into its blocks."""
+    row = tensor.shape[-1]
     actual = fit_to_row(nominal, row)
-    if actual != nominal:
-        return Choice(tensor, actual, nominal, f"rows of {row} do not divide into blocks of {nominal.name}")
-    return Choice(tensor, actual, nominal, f"{recipe.name}: {place.role.value}" if rule else recipe.name)
+    if actual == nominal:
+        return Choice(tensor, actual, nominal, why)
+    reason = f"rows of {row} do not divide into blocks of {nominal.name}"
+    if not fallback:
+        raise UsageError(
+            f"{tensor.name}: {reason}, and --no-fallback is given",
+            hint=f"without it the tensor becomes {actual.name}; or demand a type for it with --tensor-type",
+        )
+    return Choice(tensor, actual, nominal, reason)
 
 
 def without_imatrix(recipe: FileType, choices: Iterable[Choice], known: Container[str] = ()) -> Choice | None:
@@ -196,8 +253,10 @@ def fit_to_row(nominal: GGMLQuantizationType, row_length: int) -> GGMLQuantizati
     return LAST_RESORT
 
 
-def _places(ordered: Sequence[Tensor], kept: Mapping[str, str], model: Model) -> dict[str, Place]:
-    """A place for each tensor that may be quantized.
+def _places(
+    ordered: Sequence[Tensor], kept: Mapping[str, str], model: Model, demanded: Container[str] = ()
+) -> dict[str, Place]:
+    """A place for each tensor that may be quantized; those whose type is `demanded` are not counted.
 
     attn_v tensors are counted as they come; ffn_* by layer, where a model with experts has several to a layer, so there
     the layer is read from the name. Without an output tensor, the token embeddings serve as one.
@@ -208,7 +267,7 @@ def _places(ordered: Sequence[Tensor], kept: Mapping[str, str], model: Model) ->
     seen: dict[Role, int] = {}
     places = {}
     for t in ordered:
-        if kept[t.name]:
+        if kept[t.name] or t.name in demanded:
             continue
         role = Role.OUTPUT if tied and roles[t.name] == Role.TOKEN_EMBD else roles[t.name]
         index = seen.get(role, 0)

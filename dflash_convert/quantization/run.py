@@ -22,6 +22,7 @@ from dflash_convert.gguf_io.reader import GGUFFile, TensorInfo, open_gguf
 from dflash_convert.gguf_io.writer import Progress, check_output, write
 from dflash_convert.pipeline import working_ahead
 from dflash_convert.quantization.imatrix import open_imatrix
+from dflash_convert.quantization.overrides import NONE, Overrides
 from dflash_convert.quantization.plan import FLOATS, QuantizePlan, plan_file, plan_quantize
 
 __all__ = ["QuantizePlan", "plan_file", "plan_quantize", "quantize_file"]
@@ -54,11 +55,13 @@ def quantize_file(
     force: bool = False,
     allow_requantize: bool = False,
     imatrix: str | os.PathLike[str] | None = None,
+    overrides: Overrides = NONE,
     progress: Progress | None = None,
 ) -> QuantizePlan:
     """Quantize the GGUF `src` to `dst`; returns what was written.
 
-    threads: None for all that the process may use. imatrix: an importance matrix by llama-imatrix. progress: called
+    threads: None for all that the process may use. imatrix: an importance matrix by llama-imatrix. overrides:
+    what is demanded beside the file type (`read_overrides`). progress: called
     with each number of bytes written, in sum the plan's `file_size`. Raises UsageError, GGUFError (see `plan_quantize`;
     also a NaN, an Inf, or a weight too large for the new type, with tensor, row and column) and OutputError; on any of
     them nothing is left at `dst`.
@@ -67,7 +70,8 @@ def quantize_file(
     check_output(dst, force=force, inputs=[src, *([] if imatrix is None else [Path(imatrix)])])
     importances = None if imatrix is None else open_imatrix(imatrix)
     gguf = open_gguf(src)
-    plan = plan_quantize(gguf, file_type, allow_requantize=allow_requantize, imatrix=importances)
+    options: dict[str, Any] = {"allow_requantize": allow_requantize, "imatrix": importances, "overrides": overrides}
+    plan = plan_quantize(gguf, file_type, **options)
     workers = threads or quants.available_threads()
     size = min(BLOCK_WEIGHTS, IN_FLIGHT_WEIGHTS // (workers + 2))
     blocks = {
