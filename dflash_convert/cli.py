@@ -227,6 +227,36 @@ def inspect(
     return views.show_inspection(console, inspect_path(file))
 
 
+@app.command()
+def migrate(
+    src: Annotated[Path, typer.Argument(metavar="IN", help="A draft's GGUF in a fork's or an early format.")],
+    dst: Annotated[Path, typer.Argument(metavar="OUT", help="The output file.")],
+    window: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=0, help="Where the file lacks it: window of the sliding layers, 0 for none."),
+    ] = None,
+    layer_types: Annotated[
+        Given, typer.Option(help="Where the file lacks them: S,S,F (sliding, full), or one for all.")
+    ] = None,
+    dry_run: DryRun = False,
+    force: Force = False,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Rewrite a draft's GGUF for mainline llama.cpp: the same weights, under mainline's keys and names."""
+    from dflash_convert import views
+    from dflash_convert.migration.run import migrate_file, plan_file
+
+    console = console_of(json, quiet)
+    plan = plan_file(src, window=window, layer_types=layer_types)
+    views.show_notes(console, plan)
+    if dry_run:
+        return views.show_plan(console, plan, dst)
+    with console.progress(plan.file_size, dst.name) as advance:
+        migrate_file(src, dst, window=window, layer_types=layer_types, force=force, progress=advance)
+    return views.show_result(console, plan, dst)
+
+
 def show_version(value: bool) -> None:
     """Print the version and stop."""
     if value:

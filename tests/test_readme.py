@@ -24,7 +24,7 @@ def help_of(*command: str) -> str:
     ).stdout
 
 
-@pytest.mark.parametrize("command", [(), ("hf-to-gguf",), ("quantize",), ("verify",), ("inspect",)])
+@pytest.mark.parametrize("command", [(), ("hf-to-gguf",), ("quantize",), ("verify",), ("inspect",), ("migrate",)])
 def test_every_command_and_option_is_there(command: tuple[str, ...]) -> None:
     text = help_of(*command)
     options = set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", text.split("Options:")[1].split("Commands:")[0]))

@@ -33,3 +33,18 @@ NEEDED = (
     "blk.0.attn_k.weight", "blk.0.attn_output.weight", "blk.0.ffn_norm.weight", "blk.0.ffn_gate.weight",
     "blk.0.ffn_up.weight", "blk.0.ffn_down.weight",
 )  # fmt: skip
+# Below `dflash.`: the type that mainline takes each key in; `[t]` is an array of t.
+TYPES = {
+    "block_count": "u32", "context_length": "u32", "embedding_length": "u32", "feed_forward_length": "u32",
+    "attention.head_count": "u32", "attention.head_count_kv": "u32", "attention.key_length": "u32",
+    "attention.value_length": "u32", "attention.layer_norm_rms_epsilon": "f32", "attention.causal": "bool",
+    "attention.scale": "f32", "attention.value_scale": "f32", "attention.sliding_window": "u32",
+    "attention.sliding_window_pattern": "[bool]", "rope.freq_base": "f32", "rope.dimension_count": "u32",
+    "rope.dimension_sections": "[i32]", "rope.scaling.type": "str", "rope.scaling.factor": "f32",
+    "rope.scaling.original_context_length": "u32", "rope.scaling.attn_factor": "f32",
+    "rope.scaling.yarn_ext_factor": "f32", "rope.scaling.yarn_attn_factor": "f32",
+    "rope.scaling.yarn_beta_fast": "f32", "rope.scaling.yarn_beta_slow": "f32", "block_size": "u32",
+    "target_layers": "[i32]", "embedding_scale": "f32", "logit_scale": "f32", "final_logit_softcapping": "f32",
+    "hidden_activation": "str", "conv_kernel_size": "u32", "conv_group_size": "u32", "selector_rank": "u32",
+    "selector_top_k": "u32", "sample_from_anchor": "bool", "has_confidence_head": "bool", "vocab_size": "u32",
+}  # fmt: skip

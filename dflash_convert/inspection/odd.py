@@ -11,6 +11,7 @@ from typing import Any
 
 from dflash_convert.dialects.dialect import INPUTS, REQUIRED, STANDARD
 from dflash_convert.dialects.mainline import MAINLINE, NEEDED, TENSORS
+from dflash_convert.dialects.spacing import evenly_spaced
 from dflash_convert.gguf_io.reader import odd_bytes
 from dflash_convert.inspection.facts import TOKENS, Facts, all_taps, block_size, layers, mask, vocabulary, whole
 from dflash_convert.inspection.roles import family
@@ -18,7 +19,6 @@ from dflash_convert.inspection.values import Taps
 
 FUSIONS = ("fc.weight", "dflash_fc.weight", "dflash.fc.weight", "dspark.fc.weight")
 SHOWN = 5  # names in a sentence
-FEWEST = 4  # taps whose spacing is no accident
 NO_VOCAB = (None, "none", "no_vocab")
 
 
@@ -65,24 +65,16 @@ def fingerprint(facts: Facts, taps: Taps) -> Iterator[str]:
     """
     assert facts.dialect is not None
     shifted = next(t.convention for t in facts.dialect.taps if facts.full(t.key) == taps.key) == INPUTS
-    if shifted and _evenly_spaced(taps.stored):
+    if shifted and evenly_spaced(taps.stored):
         yield (
             f"{taps.key} {list(taps.stored)} is what evenly spaced checkpoint ids look like: the + 1 of this format "
             "seems to be missing, so each tap is one layer early"
         )
-    if not shifted and family(facts.gguf.tensors) == "DFlash" and _evenly_spaced([i - 1 for i in taps.stored]):
+    if not shifted and family(facts.gguf.tensors) == "DFlash" and evenly_spaced([i - 1 for i in taps.stored]):
         yield (
             f"{taps.key} {list(taps.stored)} is what evenly spaced checkpoint ids look like with 1 added: this format "
             "stores them as they are, so each tap seems one layer late"
         )
-
-
-def _evenly_spaced(ids: Sequence[int]) -> bool:
-    """Whether these are n layers spread evenly from 1 to the last, a layer or more apart."""
-    n, last = len(ids), ids[-1]
-    if n < FEWEST or last - 1 < 2 * (n - 1):
-        return False
-    return list(ids) == [round(1 + i * (last - 1) / (n - 1)) for i in range(n)]
 
 
 def fusion_width(facts: Facts) -> int | None:
