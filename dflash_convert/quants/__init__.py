@@ -13,14 +13,13 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from gguf import quants as gguf_quants
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-
-from dflash_convert.quants import blocks32, blocks32_weighted, floats, iq4, mxfp4, q2_k, q3_k, q4_q5_k, q6_k
 
 __all__ = ["TYPES", "QuantType", "dequantize", "quantize"]
 
@@ -51,6 +50,15 @@ class QuantType:
     encode_weighted: WeightedKernel | None = None
 
 
+def _late(module: str, name: str) -> Any:
+    """A kernel that is imported (and numba with it) when it first runs: most commands need few of them, or none."""
+
+    def kernel(*arrays: Array) -> None:
+        getattr(import_module(f"{__name__}.{module}"), name)(*arrays)
+
+    return kernel
+
+
 def _by_gguf(type_id: GGMLQuantizationType, raw: Array, out: Array) -> None:
     out[:] = gguf_quants.dequantize(raw, type_id)
 
@@ -66,22 +74,93 @@ def _row(
 TYPES: Mapping[str, QuantType] = MappingProxyType(
     dict(
         [
-            _row("F32", floats.encode_f32, floats.decode_f32),
-            _row("F16", floats.encode_f16, floats.decode_f16, 0),
-            _row("BF16", floats.encode_bf16, floats.decode_bf16),
-            _row("Q8_0", blocks32.encode_q8_0, blocks32.decode_q8_0, 0),
-            _row("Q4_0", blocks32.encode_q4_0, blocks32.decode_q4_0, 0, weighted=blocks32_weighted.encode_q4_0),
-            _row("Q4_1", blocks32.encode_q4_1, blocks32.decode_q4_1, 0, 2, weighted=blocks32_weighted.encode_q4_1),
-            _row("Q5_0", blocks32.encode_q5_0, blocks32.decode_q5_0, 0, weighted=blocks32_weighted.encode_q5_0),
-            _row("Q5_1", blocks32.encode_q5_1, blocks32.decode_q5_1, 0, 2, weighted=blocks32_weighted.encode_q5_1),
-            _row("Q2_K", q2_k.encode_q2_k, q2_k.decode_q2_k, 80, 82, weighted=q2_k.encode_q2_k_weighted),
-            _row("Q3_K", q3_k.encode_q3_k, q3_k.decode_q3_k, 108, weighted=q3_k.encode_q3_k_weighted),
-            _row("Q4_K", q4_q5_k.encode_q4_k, q4_q5_k.decode_q4_k, 0, 2, weighted=q4_q5_k.encode_q4_k_weighted),
-            _row("Q5_K", q4_q5_k.encode_q5_k, q4_q5_k.decode_q5_k, 0, 2, weighted=q4_q5_k.encode_q5_k_weighted),
-            _row("Q6_K", q6_k.encode_q6_k, q6_k.decode_q6_k, 208, weighted=q6_k.encode_q6_k_weighted),
-            _row("IQ4_NL", iq4.encode_iq4_nl, iq4.decode_iq4_nl, 0, weighted=iq4.encode_iq4_nl_weighted),
-            _row("IQ4_XS", iq4.encode_iq4_xs, iq4.decode_iq4_xs, 0, weighted=iq4.encode_iq4_xs_weighted),
-            _row("MXFP4", mxfp4.encode_mxfp4, mxfp4.decode_mxfp4),
+            _row("F32", _late("floats", "encode_f32"), _late("floats", "decode_f32")),
+            _row("F16", _late("floats", "encode_f16"), _late("floats", "decode_f16"), 0),
+            _row("BF16", _late("floats", "encode_bf16"), _late("floats", "decode_bf16")),
+            _row("Q8_0", _late("blocks32", "encode_q8_0"), _late("blocks32", "decode_q8_0"), 0),
+            _row(
+                "Q4_0",
+                _late("blocks32", "encode_q4_0"),
+                _late("blocks32", "decode_q4_0"),
+                0,
+                weighted=_late("blocks32_weighted", "encode_q4_0"),
+            ),
+            _row(
+                "Q4_1",
+                _late("blocks32", "encode_q4_1"),
+                _late("blocks32", "decode_q4_1"),
+                0,
+                2,
+                weighted=_late("blocks32_weighted", "encode_q4_1"),
+            ),
+            _row(
+                "Q5_0",
+                _late("blocks32", "encode_q5_0"),
+                _late("blocks32", "decode_q5_0"),
+                0,
+                weighted=_late("blocks32_weighted", "encode_q5_0"),
+            ),
+            _row(
+                "Q5_1",
+                _late("blocks32", "encode_q5_1"),
+                _late("blocks32", "decode_q5_1"),
+                0,
+                2,
+                weighted=_late("blocks32_weighted", "encode_q5_1"),
+            ),
+            _row(
+                "Q2_K",
+                _late("q2_k", "encode_q2_k"),
+                _late("q2_k", "decode_q2_k"),
+                80,
+                82,
+                weighted=_late("q2_k", "encode_q2_k_weighted"),
+            ),
+            _row(
+                "Q3_K",
+                _late("q3_k", "encode_q3_k"),
+                _late("q3_k", "decode_q3_k"),
+                108,
+                weighted=_late("q3_k", "encode_q3_k_weighted"),
+            ),
+            _row(
+                "Q4_K",
+                _late("q4_q5_k", "encode_q4_k"),
+                _late("q4_q5_k", "decode_q4_k"),
+                0,
+                2,
+                weighted=_late("q4_q5_k", "encode_q4_k_weighted"),
+            ),
+            _row(
+                "Q5_K",
+                _late("q4_q5_k", "encode_q5_k"),
+                _late("q4_q5_k", "decode_q5_k"),
+                0,
+                2,
+                weighted=_late("q4_q5_k", "encode_q5_k_weighted"),
+            ),
+            _row(
+                "Q6_K",
+                _late("q6_k", "encode_q6_k"),
+                _late("q6_k", "decode_q6_k"),
+                208,
+                weighted=_late("q6_k", "encode_q6_k_weighted"),
+            ),
+            _row(
+                "IQ4_NL",
+                _late("iq4", "encode_iq4_nl"),
+                _late("iq4", "decode_iq4_nl"),
+                0,
+                weighted=_late("iq4", "encode_iq4_nl_weighted"),
+            ),
+            _row(
+                "IQ4_XS",
+                _late("iq4", "encode_iq4_xs"),
+                _late("iq4", "decode_iq4_xs"),
+                0,
+                weighted=_late("iq4", "encode_iq4_xs_weighted"),
+            ),
+            _row("MXFP4", _late("mxfp4", "encode_mxfp4"), _late("mxfp4", "decode_mxfp4")),
             # read through the gguf package
             _row("IQ3_XXS", None, None, 0),
             _row("IQ3_S", None, None, 0),

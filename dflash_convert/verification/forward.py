@@ -4,7 +4,7 @@
 weights (equal.py), beside the file's draft, on the same target states: both do the same arithmetic on the same numbers,
 whatever the type, and may differ only in the order of float32 sums. `TOLERANCE` bounds the worst difference of the
 hidden states, in their root mean square. A sum of n float32 terms is off by some sqrt(n) · 2^-24 of its size, a few
-1e-6 here; trained and random drafts of up to four layers show less than 1e-5 in any type, while the smallest header
+1e-6 here; trained and random drafts of up to four layers show at most 4e-5 in any type, while the smallest header
 fault that is tried shows far more (tests/test_verify_forward.py holds both apart). With a target also the proposed
 tokens must be equal, but for a tie: two logits of the reference that lie closer than the tolerance.
 

@@ -19,7 +19,7 @@ from dflash_convert.verification.forward import TOLERANCE
 from dflash_convert.verification.report import FORWARD, STRUCTURE, TENSORS
 
 TYPES = [name for name in FILE_TYPES if name != "Q2_K_S"]  # which needs an importance matrix
-ROUNDING = 5e-5  # the largest worst difference of a good file: 2.3e-5, of a DFlash2 draft
+ROUNDING = 5e-5  # the largest worst difference of a good file: 3.9e-5, of a DFlash2 draft
 
 
 @pytest.mark.parametrize("seed", range(20))
