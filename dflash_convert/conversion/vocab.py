@@ -28,11 +28,15 @@ NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
 
 @dataclass(frozen=True)
 class PreTokenizer:
-    """llama.cpp's name for the way text is cut before BPE, by the regular expression of tokenizer.json."""
+    """llama.cpp's name for the way text is cut before BPE, by the regular expressions of tokenizer.json.
+
+    ignore_merges: what the model must say of whole words besides, None for either: it tells names of one pattern apart.
+    """
 
     name: str
     pattern: str
     source: str
+    ignore_merges: bool | None = None
 
 
 QWEN2 = (
@@ -42,9 +46,25 @@ QWEN35 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+LLAMA3 = QWEN2.replace(r"|\p{N}| ", r"|\p{N}{1,3}| ")
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_SUFFIX = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+GPT4O = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_SUFFIX}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_SUFFIX}"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+DEEPSEEK3 = (  # three steps; the control characters stand as themselves
+    "\\p{N}{1,3} | [一-龥\u3040-ゟ゠-ヿ]+ | [!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|"
+    "[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"
+)
 PRE_TOKENIZERS: tuple[PreTokenizer, ...] = (
     PreTokenizer("qwen2", QWEN2, "llama.cpp src/llama-vocab.cpp, LLAMA_VOCAB_PRE_TYPE_QWEN2 (Qwen2, Qwen2.5, Qwen3)"),
     PreTokenizer("qwen35", QWEN35, "llama.cpp src/llama-vocab.cpp, LLAMA_VOCAB_PRE_TYPE_QWEN35 (Qwen3.5, Qwen3.6)"),
+    PreTokenizer(
+        "llama-bpe", LLAMA3, "Llama 3.1's tokenizer.json; LLAMA_VOCAB_PRE_TYPE_LLAMA3 (glm4 has the same pattern)", True
+    ),
+    PreTokenizer("gpt-4o", GPT4O, "gpt-oss's tokenizer.json; LLAMA_VOCAB_PRE_TYPE_GPT4O"),
+    PreTokenizer("deepseek-v3", DEEPSEEK3, "DeepSeek-V3's tokenizer.json; LLAMA_VOCAB_PRE_TYPE_DEEPSEEK3_LLM"),
 )
 
 # Special tokens: the word in Hugging Face's files → the word in the GGUF key, in the order of the keys. The engine has
@@ -81,8 +101,9 @@ def vocab_rows(files: TokenizerFiles, vocab_size: int, pre: str | None = None) -
 def pre_tokenizer(files: TokenizerFiles) -> str:
     """llama.cpp's name for the pre-tokenizer. Raises VocabError for an unknown pattern; there is no default."""
     found = " | ".join(_patterns(files.tokenizer.get("pre_tokenizer")))
+    whole_words = files.tokenizer.get("model").get("ignore_merges").flag()
     for row in PRE_TOKENIZERS:
-        if row.pattern == found:
+        if row.pattern == found and row.ignore_merges in (None, whole_words):
             return row.name
     near = max(PRE_TOKENIZERS, key=lambda r: difflib.SequenceMatcher(None, r.pattern, found).ratio())
     raise VocabError(

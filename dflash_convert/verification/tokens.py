@@ -99,7 +99,10 @@ def _pre(tokenizer: Node) -> str | None:
     """llama.cpp's name of the pre-tokenizer, None for a pattern not in the table."""
     steps = _steps(tokenizer.get("pre_tokenizer"), "pretokenizers")
     patterns = [step.get("pattern").get("Regex").text() for step in steps if step.get("type").text() == "Split"]
-    return next((name for name, pattern in PATTERNS.items() if patterns == [pattern]), None)
+    found = next((name for name, pattern in PATTERNS.items() if patterns == [pattern]), None)
+    if found == "llama-bpe" and not tokenizer.get("model").get("ignore_merges").flag():
+        return None  # glm4 cuts the same way, but merges whole words too
+    return found
 
 
 def _special_ids(files: TokenizerFiles) -> dict[str, int]:

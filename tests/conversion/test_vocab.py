@@ -213,7 +213,8 @@ PATTERN = "pre_tokenizer.pretokenizers"
 @pytest.mark.parametrize("row", PRE_TOKENIZERS, ids=lambda r: r.name)
 def test_a_pre_tokenizer_is_known_by_its_pattern(tmp_path: Path, row: Any) -> None:
     split = {"type": "Split", "pattern": {"Regex": row.pattern}}
-    root = toy_target(tmp_path / "t", tokenizer={PATTERN: [split, {"type": "ByteLevel"}]})
+    model = {} if row.ignore_merges is None else {"model.ignore_merges": row.ignore_merges}
+    root = toy_target(tmp_path / "t", tokenizer={PATTERN: [split, {"type": "ByteLevel"}], **model})
     assert pre_tokenizer(read_tokenizer(root)) == row.name
     assert row.source
 
@@ -226,7 +227,7 @@ def test_an_unknown_pre_tokenizer_is_shown_with_the_nearest_and_never_defaulted(
         rows(root)
     assert pattern in e.value.message
     assert e.value.hint
-    assert "nearest known one is qwen2" in e.value.hint
+    assert "nearest known one is llama-bpe" in e.value.hint  # which also sets ignore_merges: glm4 does not
     assert "--pre NAME" in e.value.hint
     assert rows(root, pre="llama-bpe")["tokenizer.ggml.pre"] == "llama-bpe"
 

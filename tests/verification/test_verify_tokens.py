@@ -104,8 +104,15 @@ def test_a_chat_template_may_lie_beside(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", PATTERNS)
 def test_known_split_patterns_have_their_name(tmp_path: Path, name: str) -> None:
     steps = [{"type": "Split", "pattern": {"Regex": PATTERNS[name]}}, {"type": "ByteLevel"}]
-    keys = known(tmp_path, tokenizer={"pre_tokenizer": {"type": "Sequence", "pretokenizers": steps}})
+    pre = {"pre_tokenizer": {"type": "Sequence", "pretokenizers": steps}}
+    keys = known(tmp_path, tokenizer={**pre, "model.ignore_merges": name == "llama-bpe"})
     assert keys["tokenizer.ggml.pre"] == name
+
+
+def test_one_pattern_of_two_names_is_told_apart_by_whole_words(tmp_path: Path) -> None:
+    steps = [{"type": "Split", "pattern": {"Regex": PATTERNS["llama-bpe"]}}, {"type": "ByteLevel"}]
+    pre = {"pre_tokenizer": {"type": "Sequence", "pretokenizers": steps}}
+    assert known(tmp_path, tokenizer=pre)["tokenizer.ggml.pre"] is None
 
 
 def test_an_unknown_split_pattern_is_listed_as_unchecked(tmp_path: Path) -> None:
