@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gguf.constants import GGUFValueType as V
 from verify_cases import (
     DRAFT,
     ENGINE,
@@ -17,6 +18,7 @@ from verify_cases import (
     GONE,
     TARGET,
     failures,
+    flag,
     golden_file,
     messages,
     planted,
@@ -28,9 +30,10 @@ from verify_cases import (
 
 from dflash_convert.conversion.run import convert
 from dflash_convert.errors import CheckpointError, ConfigError
-from dflash_convert.gguf_io.reader import open_gguf
+from dflash_convert.gguf_io.reader import KV, open_gguf
 from dflash_convert.quantization.file_types import FILE_TYPES
 from dflash_convert.quantization.run import quantize_file
+from dflash_convert.quants import TYPES as BLOCK_TYPES
 from dflash_convert.runtime.accept import Run
 from dflash_convert.verification import verify
 from dflash_convert.verification.acceptance import Trial, _judge, mean_length
@@ -143,11 +146,14 @@ SILENT: Mapping[str, Mapping[str, Any]] = {
     "rope base": {"dflash.rope.freq_base": 1e6},
     "mask token": {"tokenizer.ggml.mask_token_id": 1000},
     "epsilon": {"dflash.attention.layer_norm_rms_epsilon": 0.1},
+    "causal": {"dflash.attention.causal": flag("dflash.attention.causal", True)},
+    "value scale": {"dflash.attention.value_scale": KV("dflash.attention.value_scale", V.FLOAT32, 0.9)},
+    "partial rotary": {"dflash.rope.dimension_count": KV("dflash.rope.dimension_count", V.UINT32, 32)},
 }
 
 
 @pytest.mark.parametrize("fault", SILENT)
-@pytest.mark.parametrize("name", ["BF16", "Q8_0", "Q4_K", "Q2_K"])
+@pytest.mark.parametrize("name", [name for name, kind in BLOCK_TYPES.items() if kind.encode])
 def test_a_wrong_key_shows_in_what_the_draft_says(
     made: Callable[[str], Path], tmp_path: Path, fault: str, name: str
 ) -> None:
