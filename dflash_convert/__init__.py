@@ -1,10 +1,11 @@
 """dflash-convert: DFlash drafts for llama.cpp, converted, quantized and verified.
 
-Four functions, the same grain as the four commands (for arrays: `dflash_convert.quants.quantize` and `dequantize`).
+Five functions, the same grain as the five commands (for arrays: `dflash_convert.quants.quantize` and `dequantize`).
 
     convert(draft, target, out)         a checkpoint → a GGUF
     quantize(src, dst, file_type)       a GGUF → a smaller GGUF
     verify(gguf, source=…, target=…)    a GGUF against its original → a Report
+    migrate(src, dst)                   a draft's GGUF in a fork's format → mainline's
     inspect(path)                       what a GGUF or a checkpoint is and says → a value
 
 Nothing heavy is imported until one of them is used.
@@ -20,17 +21,19 @@ if TYPE_CHECKING:
     from dflash_convert.errors import DflashError
     from dflash_convert.gguf_io.reader import open_gguf
     from dflash_convert.inspection.run import inspect_path as inspect
+    from dflash_convert.migration.run import migrate_file as migrate
     from dflash_convert.quantization.run import quantize_file as quantize
     from dflash_convert.verification import verify
 
 __version__ = "0.1.0"
-__all__ = ["DflashError", "convert", "inspect", "open_gguf", "quantize", "verify"]
+__all__ = ["DflashError", "convert", "inspect", "migrate", "open_gguf", "quantize", "verify"]
 
 # public name → (module, name in it). No module may carry a public name: importing it would put the module in its place.
 _HOMES = {
     "DflashError": ("errors", "DflashError"),
     "convert": ("conversion.run", "convert"),
     "inspect": ("inspection.run", "inspect_path"),
+    "migrate": ("migration.run", "migrate_file"),
     "open_gguf": ("gguf_io.reader", "open_gguf"),
     "quantize": ("quantization.run", "quantize_file"),
     "verify": ("verification", "verify"),

@@ -16,10 +16,17 @@ def test_the_names_are_sorted_and_all_there() -> None:
     assert set(dflash_convert.__all__) <= set(dir(dflash_convert))
 
 
-@pytest.mark.parametrize("name", ["convert", "inspect", "quantize", "verify", "open_gguf"])
+@pytest.mark.parametrize("name", ["convert", "inspect", "migrate", "quantize", "verify", "open_gguf"])
 def test_a_function_stays_a_function(name: str) -> None:
     first = getattr(dflash_convert, name)
-    for module in ("conversion.run", "quantization.run", "verification", "inspection", "gguf_io.reader"):
+    for module in (
+        "conversion.run",
+        "quantization.run",
+        "verification",
+        "inspection",
+        "migration.run",
+        "gguf_io.reader",
+    ):
         importlib.import_module(f"dflash_convert.{module}")
     assert getattr(dflash_convert, name) is first
     assert type(first).__name__ == "function"

@@ -22,11 +22,12 @@ from dflash_convert.errors import GGUFError
 from dflash_convert.gguf_io.layout import Note, Plan, PlannedTensor
 from dflash_convert.gguf_io.reader import KV, GGUFFile, TensorInfo, odd_bytes
 from dflash_convert.migration.source import CONVERT, Source
-from dflash_convert.migration.values import key_value, whole
+from dflash_convert.migration.values import is_i32, is_u32, key_value, whole
 from dflash_convert.migration.windows import Windows, windows_of
 
 PREFIX = "dflash."
 WIDENED = ("F16", "BF16")
+MOST_LAYERS = 1 << 16
 NO_VOCAB = (None, "none", "no_vocab")
 
 
@@ -104,13 +105,15 @@ def _type(source: Source, name: str, info: TensorInfo) -> GGMLQuantizationType:
 
 
 def _check_tensors(source: Source, tensors: Sequence[PlannedTensor]) -> None:
-    names = {t.name for t in tensors}
+    names = {t.name: None for t in tensors}
+    layers = range(min(source.layer_count(), len(tensors)))
     for name in names:
         if not any(fnmatchcase(name, pattern) for pattern in TENSORS):
             source.refuse(f"cannot be migrated: mainline's graph has no place for {name}")
-    layers = range(min(source.layer_count(), len(tensors)))
+        if name.startswith("blk.") and name.split(".")[1] not in map(str, layers):
+            source.refuse(f"the tensor {name} is of none of its {source.layer_count()} layers")
     needed = {n.replace("blk.0.", f"blk.{i}.") for n in NEEDED for i in layers}
-    if missing := sorted(needed - names):
+    if missing := sorted(needed - names.keys()):
         source.refuse(f"the tensor {missing[0]} is missing")
 
 
@@ -174,7 +177,7 @@ def _taps(source: Source) -> KV:
         source.refuse(f"cannot be known: no taps ({source.full(source.dialect.taps[0].key)})")
     key, row = found[0]
     ids = source.gguf.get(key)
-    if not isinstance(ids, Sequence) or not ids or any(whole(i) is None or i < 0 for i in ids):
+    if not isinstance(ids, Sequence) or not ids or not all(is_i32(i) and 0 <= i < MOST_LAYERS for i in ids):
         source.refuse(f"{key} is {ids!r}, not a list of layers")
     n_embd = whole(source.gguf.get(source.full("{a}.embedding_length"))) or 0
     if len(ids) * n_embd != _fusion_width(source):
@@ -217,7 +220,7 @@ def _agreed(source: Source, what: str, keys: Sequence[str]) -> tuple[str, int]:
     if not found:
         source.refuse(f"cannot be known: no {what} ({' or '.join(map(source.full, keys))})")
     key, value = found[0]
-    if whole(value) is None or not 0 <= value < 2**32:
+    if not is_u32(value):
         source.refuse(f"{key} is {value!r}, not a {what}")
     if any(other != value for _, other in found):
         source.refuse(f"cannot be known: two values for the {what}: " + ", ".join(f"{k} = {v}" for k, v in found))

@@ -13,25 +13,31 @@ from dflash_convert.dialects.mainline import TYPES
 from dflash_convert.errors import GGUFError
 from dflash_convert.gguf_io.reader import KV
 
+LARGEST = 3.4028234663852886e38  # of float32
+
 
 def whole(value: Any) -> int | None:
     """A number without fraction that is no truth value."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _is_u32(value: Any) -> bool:
+def is_u32(value: Any) -> bool:
+    """A number that 32 bits without a sign hold."""
     return whole(value) is not None and 0 <= value < 2**32
 
 
-def _is_i32(value: Any) -> bool:
+def is_i32(value: Any) -> bool:
+    """A number that 32 bits hold."""
     return whole(value) is not None and -(2**31) <= value < 2**31
 
 
 def _is_real(value: Any) -> bool:
-    return whole(value) is not None or isinstance(value, float)
+    """A finite number that float32 reaches."""
+    return (whole(value) is not None or isinstance(value, float)) and abs(value) <= LARGEST
 
 
-def _is_truth(value: Any) -> bool:
+def is_truth(value: Any) -> bool:
+    """True or false, or 1 or 0."""
     return isinstance(value, bool) or whole(value) in (0, 1)
 
 
@@ -41,8 +47,8 @@ def _is_text(value: Any) -> bool:
 
 # mainline's word → the format's type, which values can have it, and how they get it
 KINDS: Mapping[str, tuple[V, Callable[[Any], bool], Callable[[Any], Any]]] = MappingProxyType({
-    "u32": (V.UINT32, _is_u32, int), "i32": (V.INT32, _is_i32, int), "f32": (V.FLOAT32, _is_real, float),
-    "bool": (V.BOOL, _is_truth, bool), "str": (V.STRING, _is_text, str),
+    "u32": (V.UINT32, is_u32, int), "i32": (V.INT32, is_i32, int), "f32": (V.FLOAT32, _is_real, float),
+    "bool": (V.BOOL, is_truth, bool), "str": (V.STRING, _is_text, str),
 })  # fmt: skip
 
 

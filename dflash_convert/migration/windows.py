@@ -11,7 +11,7 @@ from gguf.constants import GGUFValueType as V
 from dflash_convert.errors import UsageError
 from dflash_convert.gguf_io.reader import KV
 from dflash_convert.migration.source import Source
-from dflash_convert.migration.values import whole
+from dflash_convert.migration.values import is_truth, is_u32, whole
 
 WINDOW, PATTERN = "attention.sliding_window", "attention.sliding_window_pattern"
 ASK = "pass --window N and --layer-types S,S,F (from the checkpoint's config.json), or --window 0 if no layer slides"
@@ -27,11 +27,11 @@ class Windows:
 
 def windows_of(source: Source, window: int | None, layer_types: str | None) -> Windows:
     """The keys of windows. Raises UsageError: options that contradict the file. GGUFError: nobody says."""
+    if window is not None and not is_u32(window):
+        raise UsageError(f"--window {window} is no window", hint="for example: --window 2048")
     n = source.layer_count()
     letters = None if layer_types is None else _letters(layer_types, n)
-    said = whole(source.gguf.get(source.full("{a}." + WINDOW)))
-    pattern = source.gguf.get(source.full("{a}." + PATTERN))
-    stored = _stored(pattern)
+    said, stored = _size(source), _stored(source)
     _check_agrees("--window", window, said)
     _check_agrees("--layer-types", letters, stored)
     size = said if window is None else window
@@ -78,9 +78,24 @@ def _letters(text: str, n: int) -> list[bool]:
     return [letter == "S" for letter in letters]
 
 
-def _stored(pattern: Any) -> list[bool] | None:
-    """The file's pattern; one value for all layers is none, for nobody reads it."""
-    return [bool(i) for i in pattern] if isinstance(pattern, Sequence) and not isinstance(pattern, str) else None
+def _size(source: Source) -> int | None:
+    """The file's window."""
+    key = source.full("{a}." + WINDOW)
+    said = source.gguf.get(key)
+    if said is not None and not is_u32(said):
+        source.refuse(f"{key} is {said!r}, not a window")
+    return whole(said)
+
+
+def _stored(source: Source) -> list[bool] | None:
+    """The file's pattern; one flag for all layers is none, for nobody reads it."""
+    key = source.full("{a}." + PATTERN)
+    pattern = source.gguf.get(key)
+    if pattern is None or is_truth(pattern):
+        return None
+    if not isinstance(pattern, Sequence) or not all(map(is_truth, pattern)):
+        source.refuse(f"{key} is {pattern!r}, not a flag for each layer")
+    return [bool(i) for i in pattern]
 
 
 def _check_agrees(flag: str, given: Any, said: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -220,6 +221,11 @@ D, N = "dflash-draft__", "dflash-draft__dflash__"
         ("beellama", {D + "target_layers": [2, 6, 10, 14, 18]}, {}, "would both become dflash.target_layers"),
         ("beellama", {N + "context_length": 32}, {}, "would both become dflash.context_length"),
         ("pull-22105-early", {"tokenizer__ggml__mask_token_id": 6}, {"window": 0}, "two values for the mask token"),
+        ("beellama", {D + "attention__sliding_window": "x"}, {}, "attention.sliding_window is 'x', not a window"),
+        ("beellama", {D + "attention__sliding_window_pattern": ["a", "b"]}, {}, "not a flag for each layer"),
+        ("beellama", {D + "attention__sliding_window_pattern": True}, {}, "which layers slide | pass --window N"),
+        ("pull-22105-early", {}, {"window": 2**32, "layer_types": "S"}, "--window 4294967296 is no window"),
+        ("beellama", {D + "block_count": 1}, {}, "is of none of its 1 layers"),
         ("beellama", {"split__count": 2}, {}, "it is a part of a split model"),
         ("pull-22105-late", {"dflash__target_layers": [1, 5, 9, 13, 17]}, {}, "is evenly spaced, as checkpoint ids"),
     ],
@@ -230,6 +236,26 @@ def test_a_file_that_does_not_say_enough(
     assert said in refused(write(tmp_path / "d.gguf", name, **changes), **given)
 
 
+ODD = (
+    KV("", V.INT32, -1), KV("", V.UINT64, 2**63), KV("", V.FLOAT64, 1e300), KV("", V.FLOAT32, float("nan")),
+    KV("", V.STRING, "x"), KV("", V.BOOL, True), KV("", V.ARRAY, [2**40], V.UINT64), KV("", V.ARRAY, ["a"], V.STRING),
+    KV("", V.ARRAY, [-1, -1], V.INT32), KV("", V.ARRAY, [0] * 100, V.INT32),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("value", ODD, ids=lambda kv: f"{kv.type.name}-{str(kv.value)[:9]}")
+def test_any_value_under_any_key_is_migrated_or_refused(name: str, value: KV, tmp_path: Path) -> None:
+    for key in FILES[name][0]:
+        if key == "general.architecture":
+            continue
+        path = write(tmp_path / "d.gguf", name, **{key.replace(".", "__"): value})
+        for given in GIVEN:
+            with suppress(DflashError):
+                migrate_file(path, tmp_path / "m.gguf", force=True, **given)
+
+
+GIVEN: tuple[dict[str, Any], ...] = ({}, {"window": 32, "layer_types": "S,F"})
 VECTOR, MATRIX = np.ones(8, np.float32), np.ones((8, 8), np.float16)
 
 
