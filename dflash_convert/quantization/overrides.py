@@ -25,7 +25,7 @@ DELICATE_IN_DRAFTS = r"^fc\.weight$|_conv_proj\.weight$|^selector_|^markov_|^con
 class Overrides:
     """patterns: (regular expression, type) for tensors by name, the first that is found in it counts. output,
     token_embd: types of these tensors, taken as they are. leave_output: output.weight stays. pure: no mix, the file
-    type's own type for all. fallback: whether a row that does not divide may get a bigger type. `--recipe safe` is one more pattern."""
+    type's own type for all. fallback: whether a row that does not divide may get a bigger type."""
 
     patterns: tuple[tuple[re.Pattern[str], GGMLQuantizationType], ...] = ()
     output: GGMLQuantizationType | None = None
