@@ -4,8 +4,8 @@
 
 In each round one file of a tiny case is changed: a value anywhere in a JSON file (its kind, a number, a key twice or
 renamed or gone, bytes of the text), or bytes, numbers and lengths in the front of a safetensors or GGUF file. Then the
-part of the program that reads it runs: `plan_conversion`, `open_gguf`, `plan_file`, `verify`. Of each new kind of fault
-the input is kept.
+part of the program that reads it runs: `plan_conversion`, `open_gguf`, `plan_file`, `verify`, `inspect_path`,
+`migrate_file`. Of each new kind of fault the input is kept.
 """
 
 from __future__ import annotations
@@ -26,9 +26,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from foreign_gguf import write
+
 from dflash_convert.conversion.run import convert, plan_conversion, write_conversion
 from dflash_convert.errors import DflashError
 from dflash_convert.gguf_io.reader import open_gguf
+from dflash_convert.inspection.run import inspect_path
+from dflash_convert.migration.run import migrate_file
 from dflash_convert.quantization.run import plan_file, quantize_file
 from dflash_convert.verification import verify
 
@@ -140,6 +144,7 @@ class Bench:
     draft: Path = field(init=False)
     target: Path = field(init=False)
     gguf: Path = field(init=False)
+    fork: Path = field(init=False)
     good: bytes = field(init=False)
 
     def __post_init__(self) -> None:
@@ -150,6 +155,7 @@ class Bench:
             shutil.copyfile(TARGET / name, self.target / name)
         convert(self.draft, self.target, self.gguf)
         self.good = self.gguf.read_bytes()
+        self.fork = write(self.root / "fork.gguf", "beellama")
 
     def convert(self, path: Path) -> str:
         """Plan; now and then write, and hold what is accepted against the unmutated file or the mutated plan."""
@@ -177,6 +183,22 @@ class Bench:
         finally:
             (self.root / "out.gguf").unlink(missing_ok=True)
         return "accepted" if report.ok else "verify: no"
+
+    def inspect(self, path: Path) -> str:
+        return "accepted, odd" if inspect_path(path.parent if path.suffix == ".json" else path).odd else "accepted"
+
+    def migrate(self, path: Path) -> str:
+        """What is accepted is a file of mainline's architecture that opens, with every tensor's bytes."""
+        try:
+            plan = migrate_file(path, self.root / "out.gguf")
+            written, old = open_gguf(self.root / "out.gguf"), open_gguf(path)
+            for tensor in plan.tensors:
+                if tensor.type == old.tensors[tensor.source].type:
+                    assert written.raw(tensor.name).tobytes() == old.raw(tensor.source).tobytes(), tensor.name
+            assert written.architecture == "dflash"
+            return "accepted"
+        finally:
+            (self.root / "out.gguf").unlink(missing_ok=True)
 
     def verify(self, path: Path) -> str:
         report = verify(self.gguf, source=self.draft, target=self.target, only={"structure"})
@@ -217,7 +239,14 @@ def _kinds() -> tuple[Kind, ...]:
         Kind("target tokenizer.json, verify", lambda b: b.target / "tokenizer.json", mutate_json, Bench.verify, 1),
         Kind("target config.json, verify", lambda b: b.target / "config.json", mutate_json, Bench.verify, 1),
     ]
-    return (*converted, *verified, Kind("gguf", lambda b: b.gguf, mutate_gguf, Bench.read, 6))
+    read = [
+        Kind("gguf", lambda b: b.gguf, mutate_gguf, Bench.read, 6),
+        Kind("gguf, inspect", lambda b: b.gguf, mutate_gguf, Bench.inspect, 2),
+        Kind("draft config, inspect", lambda b: b.draft / "config.json", mutate_json, Bench.inspect, 1),
+        Kind("fork's gguf, inspect", lambda b: b.fork, mutate_gguf, Bench.inspect, 1),
+        Kind("fork's gguf, migrate", lambda b: b.fork, mutate_gguf, Bench.migrate, 3),
+    ]
+    return (*converted, *verified, *read)
 
 
 KINDS = _kinds()
