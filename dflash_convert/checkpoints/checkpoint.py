@@ -21,6 +21,7 @@ import numpy as np
 from dflash_convert.checkpoints.safetensors_header import DTYPES, SourceTensor, read_header
 from dflash_convert.errors import CheckpointError, ConfigError
 from dflash_convert.json_file import read_json
+from dflash_convert.mapped_file import give_back, map_file
 
 __all__ = [
     "DTYPES",
@@ -74,7 +75,8 @@ class Checkpoint:
         """Rows [start, stop) as a copy; the mapped pages behind them are given back."""
         tensor = self.tensors[name]
         rows = self.rows(name, start, stop).copy()
-        _release(self.maps[tensor.file], tensor.offset + start * tensor.row_bytes, (stop - start) * tensor.row_bytes)
+        begin, end = (tensor.offset + row * tensor.row_bytes for row in (start, stop))
+        give_back(self.maps[tensor.file], begin, end)
         return rows
 
     def blocks(self, name: str, max_bytes: int = BLOCK_BYTES, multiple: int = 1) -> Iterator[tuple[int, Array]]:
@@ -94,7 +96,7 @@ def open_checkpoint(root: Path) -> Checkpoint:
     """
     index = _find_index(root)
     tensors, notes = _loose(root) if index is None else _indexed(root, index)
-    maps = {f: _map(f) for f in {t.file for t in tensors.values()}}
+    maps = {f: map_file(f) for f in {t.file for t in tensors.values()}}
     return Checkpoint(root, read_config(root), MappingProxyType(tensors), MappingProxyType(maps), notes)
 
 
@@ -108,7 +110,7 @@ def open_tensors(root: Path, names: Collection[str]) -> Checkpoint:
     found = {name: tensor for name, tensor in there.items() if name in names}
     if not found:
         raise CheckpointError(f"{root}: none of {', '.join(sorted(names))} is in its weights")
-    maps = {f: _map(f) for f in {t.file for t in found.values()}}
+    maps = {f: map_file(f) for f in {t.file for t in found.values()}}
     return Checkpoint(root, read_config(root), MappingProxyType(found), MappingProxyType(maps))
 
 
@@ -264,18 +266,3 @@ def _joined(headers: Mapping[Path, Mapping[str, SourceTensor]]) -> dict[str, Sou
                 )
             merged[name] = tensor
     return merged
-
-
-# -- the data ------------------------------------------------------------------------------------------------------
-
-
-def _map(path: Path) -> mmap.mmap:
-    with path.open("rb") as f:
-        return mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
-
-
-def _release(mapped: mmap.mmap, offset: int, length: int) -> None:
-    """Give back the pages of a range that was read (they stay in the system's cache)."""
-    if hasattr(mmap, "MADV_DONTNEED"):
-        begin = offset // mmap.PAGESIZE * mmap.PAGESIZE
-        mapped.madvise(mmap.MADV_DONTNEED, begin, offset + length - begin)  # it stops at the end itself

@@ -30,6 +30,7 @@ from dflash_convert.gguf_io.header import (
     pad,
     read_header,
 )
+from dflash_convert.mapped_file import give_back, map_file
 
 __all__ = [
     "ALIGNMENT_KEY",
@@ -113,6 +114,12 @@ class GGUFFile:
         flat = np.frombuffer(self.data, dtype=np.uint8, count=info.nbytes, offset=info.offset)
         return flat.reshape(info.n_rows, row_bytes(info.type, info.row_length))  # (rows, bytes per row)
 
+    def give_back(self, name: str, start: int, stop: int) -> None:
+        """Rows [start, stop) of the tensor were read: their pages need not stay in memory."""
+        info = self.tensors[name]
+        row = info.nbytes // max(1, info.n_rows)
+        give_back(self.data.obj, info.offset + start * row, info.offset + stop * row)
+
 
 def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
     """Open a GGUF file and check its bounds.
@@ -149,10 +156,9 @@ def odd_bytes(gguf: GGUFFile) -> Iterator[str]:
 
 def _map(path: Path) -> mmap.mmap:
     try:
-        with path.open("rb") as f:
-            if f.seek(0, os.SEEK_END) == 0:
-                raise GGUFError(f"{path.name}: the file is empty", hint="download or write it again")
-            return mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
+        if path.stat().st_size == 0:
+            raise GGUFError(f"{path.name}: the file is empty", hint="download or write it again")
+        return map_file(path)
     except OSError as e:
         raise GGUFError(f"{path}: {e.strerror or e}") from e
 

@@ -11,6 +11,7 @@ from dflash_convert import quants
 from dflash_convert.gguf_io.layout import Plan, PlannedTensor
 from dflash_convert.gguf_io.reader import GGUFFile, open_gguf
 from dflash_convert.gguf_io.writer import Progress, check_output, write
+from dflash_convert.mapped_file import give_back
 from dflash_convert.migration.plan import plan_migration
 
 __all__ = ["migrate_file", "plan_file"]
@@ -53,4 +54,6 @@ def _chunks(gguf: GGUFFile, tensor: PlannedTensor) -> Iterator[Any]:
         return
     end = info.offset + info.nbytes
     for start in range(info.offset, end, CHUNK):
-        yield gguf.data[start : min(start + CHUNK, end)]
+        stop = min(start + CHUNK, end)
+        yield gguf.data[start:stop]
+        give_back(gguf.data.obj, start, stop)

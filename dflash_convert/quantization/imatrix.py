@@ -9,7 +9,6 @@ GGUF: for each weight the sums of squared activations by column (`<name>.in_sum2
 
 from __future__ import annotations
 
-import mmap
 import os
 import struct
 from collections.abc import Container, Iterable, Iterator, Mapping
@@ -24,6 +23,7 @@ from gguf.constants import GGMLQuantizationType, GGUFValueType
 from dflash_convert.errors import GGUFError
 from dflash_convert.gguf_io.layout import Note
 from dflash_convert.gguf_io.reader import KV, GGUFFile, open_gguf
+from dflash_convert.mapped_file import map_file
 from dflash_convert.quantization.file_types import Role
 from dflash_convert.quantization.recipes import Choice, role_of
 from dflash_convert.quants import TYPES
@@ -201,9 +201,7 @@ class _Reader:
 
 
 def _from_binary(given: str, path: Path) -> Imatrix:
-    with path.open("rb") as f:
-        empty = f.seek(0, os.SEEK_END) == 0
-        reader = _Reader(path, memoryview(b"" if empty else mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)))
+    reader = _Reader(path, memoryview(map_file(path) if path.stat().st_size else b""))
     of = dict(_entries(reader))
     n_chunks = reader.integer("the number of chunks") if reader.left else 0
     dataset = _text(reader, "the name of the dataset") if reader.left else ""

@@ -7,7 +7,6 @@ and no overflowed scale is ever written; memory does not grow with the model.
 
 from __future__ import annotations
 
-import mmap
 import os
 from dataclasses import dataclass
 from functools import partial
@@ -98,7 +97,7 @@ def _convert(gguf: GGUFFile, block: Block) -> Array:
     """The block's rows in their new type: (rows, bytes per row) uint8."""
     raw = gguf.raw(block.info.name)[block.start : block.stop]
     out = _copied(raw, block) if block.type == block.info.type.name else _encoded(raw, block)
-    _release(gguf, block)
+    gguf.give_back(block.info.name, block.start, block.stop)
     return out
 
 
@@ -148,15 +147,3 @@ def _refuse_overflow(x: Array, at: int, qtype: quants.QuantType, block: Block) -
         f"does not fit {qtype.name} (a half float ends at 65504)",
         hint="write BF16 or F32, whose range is that of float32",
     )
-
-
-def _release(gguf: GGUFFile, block: Block) -> None:
-    """Hand the pages of rows already read back to the system: they are in its cache if anybody wants them again."""
-    mapped = gguf.data.obj
-    if not isinstance(mapped, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
-        return
-    row = block.info.nbytes // max(1, block.info.n_rows)
-    start = -(-(block.info.offset + block.start * row) // mmap.PAGESIZE) * mmap.PAGESIZE
-    stop = (block.info.offset + block.stop * row) // mmap.PAGESIZE * mmap.PAGESIZE
-    if start < stop:
-        mapped.madvise(mmap.MADV_DONTNEED, start, stop - start)

@@ -7,7 +7,6 @@ derived in `bounds`; the names and the rope order are the verifier's own (`names
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -111,7 +110,7 @@ def _check(gguf: GGUFFile, source: Source, pair: Pair, weighted: bool, progress:
     tally = Tally()
     for start, rows in source_blocks(source, pair):
         tally += _compare(gguf, info, start, rows, weighted)
-        _give_back(gguf, info, start, start + len(rows))
+        gguf.give_back(info.name, start, start + len(rows))
         progress(info.nbytes * len(rows) // info.n_rows)
     check = _judge(info, pair, tally)
     hint = _diagnosis(gguf, source, pair) if check.status == FAIL and not tally.not_finite else ""
@@ -143,7 +142,7 @@ def _identical(gguf: GGUFFile, info: TensorInfo, source: Source, pair: Pair) -> 
         ours = gguf.raw(info.name)[start:stop].view(exponent.dtype)
         if not np.array_equal(ours, theirs) or ((theirs & exponent) == exponent).any():
             return False
-        _give_back(gguf, info, start, stop)
+        gguf.give_back(info.name, start, stop)
     return True
 
 
@@ -221,14 +220,6 @@ def _values(gguf: GGUFFile, info: TensorInfo, start: int, stop: int) -> tuple[An
     if info.type.name == "I64":
         return raw, raw.view("<i8").astype(np.float32).reshape(len(raw), -1)
     return raw, dequantize(np.ascontiguousarray(raw), info.type.name)
-
-
-def _give_back(gguf: GGUFFile, info: TensorInfo, start: int, stop: int) -> None:
-    """Let the system drop the pages of rows [start, stop), which were compared."""
-    mapped, row = gguf.data.obj, info.nbytes // info.n_rows
-    if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        begin = (info.offset + start * row) // mmap.PAGESIZE * mmap.PAGESIZE
-        mapped.madvise(mmap.MADV_DONTNEED, begin, info.offset + stop * row - begin)
 
 
 # -- one row block -------------------------------------------------------------------------------------------------
