@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from foreign_gguf import FILES
 from make import make_gguf
+from toys import CASES
 
-from dflash_convert.inspection import inspect_gguf
-from dflash_convert.inspection.render import remarks, rows
+from dflash_convert.inspection import inspect_checkpoint, inspect_gguf
+from dflash_convert.inspection.render import checkpoint_rows, remarks, rows
 
+FLAT = CASES / "dflash-flat/draft"
 VALUES = ("x", 0, 2**31 - 1, True, 1.5, [1], [True, False], ["a"], [0] * 70)
 
 
@@ -26,6 +29,20 @@ def test_any_value_under_any_key(value: Any, tmp_path: Path) -> None:
             assert found.dialect.name == name
             assert rows(found)
             list(remarks(found))
+
+
+@pytest.mark.parametrize("absent", ["dflash_config", "head_dim", "intermediate_size", "num_hidden_layers"])
+def test_a_missing_value_beside_any_other(absent: str, tmp_path: Path) -> None:
+    """What the weights imply of a value that is missing is told by other values, which may be anything."""
+    (tmp_path / "model.safetensors").symlink_to(FLAT / "model.safetensors")
+    config = json.loads((FLAT / "config.json").read_text())
+    del config[absent]
+    for key in config:
+        for value in ("x", 0, -1, 2**40, True, 1.5, [1], {"id": 1}, None):
+            (tmp_path / "config.json").write_text(json.dumps({**config, key: value}))
+            found = inspect_checkpoint(tmp_path)
+            assert any("is missing" in line for line in found.odd), (key, value)
+            assert checkpoint_rows(found)
 
 
 def test_no_escape_sequence_reaches_the_terminal(tmp_path: Path) -> None:

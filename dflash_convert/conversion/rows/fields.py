@@ -103,7 +103,7 @@ def shifted_layer_ids(value: Any) -> tuple[int, ...]:
 
 def taps_implied(shapes: Shapes, config: Mapping[str, Any]) -> str | None:
     fc, width = shapes.get("fc.weight"), config.get("target_hidden_size") or config.get("hidden_size")
-    if fc is None or len(fc) != 2 or not width or fc[1] % width:
+    if fc is None or len(fc) != 2 or type(width) is not int or width <= 0 or fc[1] % width:
         return None
     return f"fc.weight is {fc[0]}×{fc[1]}, so {fc[1] // width} taps of width {width}" + _rule(config, fc[1] // width)
 
