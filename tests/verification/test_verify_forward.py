@@ -52,6 +52,7 @@ from dflash_convert.verification.report import (
 
 GOOD, FAULTY = 1e-5, 1e-3  # worst differences: of every good file at most, of every planted fault at least
 PROMPTS = ("def add(a, b):\n    return", "The keeper wrote down the weather, and he noted that")
+BLOCKS = [name for name, kind in BLOCK_TYPES.items() if kind.encode]
 VARIANTS = sorted(p.name for p in ENGINE.iterdir() if p.is_dir())
 
 
@@ -63,12 +64,16 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
     def get(name: str) -> Path:
         path = folder / f"{name}.gguf"
-        if not path.exists():
-            matrices = {t.name: name for t in open_gguf(bf16).tensors.values() if len(t.shape) > 1}
-            planted(bf16, path, types=matrices)
-        return path
+        return path if path.exists() else in_type(bf16, path, name)
 
     return get
+
+
+def in_type(bf16: Path, path: Path, name: str) -> Path:
+    """The file with every matrix whose rows divide in a block type."""
+    block = BLOCK_TYPES[name].block
+    matrices = {t.name: name for t in open_gguf(bf16).tensors.values() if len(t.shape) > 1 and t.shape[-1] % block == 0}
+    return planted(bf16, path, types=matrices)
 
 
 def forward(path: Path, source: Path = DRAFT, target: Path | None = TARGET) -> LevelResult:
@@ -153,7 +158,7 @@ SILENT: Mapping[str, Mapping[str, Any]] = {
 
 
 @pytest.mark.parametrize("fault", SILENT)
-@pytest.mark.parametrize("name", [name for name, kind in BLOCK_TYPES.items() if kind.encode])
+@pytest.mark.parametrize("name", BLOCKS)
 def test_a_wrong_key_shows_in_what_the_draft_says(
     made: Callable[[str], Path], tmp_path: Path, fault: str, name: str
 ) -> None:
@@ -166,26 +171,25 @@ def test_a_wrong_key_shows_in_what_the_draft_says(
     assert message.endswith("the file's graph is not the checkpoint's: a key is wrong or missing")
 
 
-ANCHORED = {"dspark-from-anchor": False, "dspark-bonus-anchor": True}
+FIRST, LAST = "the first position of a block that proposes", "the token proposed"
+LATER: Mapping[str, tuple[str, Mapping[str, Any], str]] = {
+    "drafts from its anchor": ("dspark-from-anchor", {"dflash.sample_from_anchor": False}, FIRST),
+    "drafts from the bonus token": ("dspark-bonus-anchor", {"dflash.sample_from_anchor": True}, FIRST),
+    "selector": ("dflash2", {"dflash.selector_top_k": 2}, LAST),
+}
 
 
-@pytest.mark.parametrize("variant", ANCHORED)
-def test_a_wrong_anchor_shows(variant: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("fault", LATER)
+@pytest.mark.parametrize("name", BLOCKS)
+def test_what_follows_the_hidden_states_shows_too(tmp_path: Path, fault: str, name: str) -> None:
+    variant, keys, subject = LATER[fault]
     source = variant_source(variant, tmp_path / "draft")
-    good = convert(source, TARGET, tmp_path / "good.gguf")
+    good = in_type(convert(source, TARGET, tmp_path / "bf16.gguf", outtype="bf16"), tmp_path / "good.gguf", name)
     assert forward(good, source).status == PASS
-    level = forward(planted(good, tmp_path / "x.gguf", {"dflash.sample_from_anchor": ANCHORED[variant]}), source)
+    level = forward(planted(good, tmp_path / "x.gguf", keys), source)
     assert level.status == FAIL
-    assert level.failed[0].subject == "the first position of a block that proposes"
-
-
-def test_what_follows_the_hidden_states_shows_too(tmp_path: Path) -> None:
-    source = variant_source("dflash2", tmp_path / "draft")
-    good = convert(source, TARGET, tmp_path / "good.gguf")
-    assert forward(good, source).status == PASS
-    level = forward(planted(good, tmp_path / "x.gguf", {"dflash.selector_top_k": 2}), source)
-    assert [c.subject for c in level.failed] == ["the token proposed"]
-    assert "head, selector, Markov chain or anchor" in level.failed[0].message
+    assert [c.subject for c in level.failed] == [subject]
+    assert subject == FIRST or "head, selector, Markov chain or anchor" in level.failed[0].message
 
 
 def test_permuted_rows_are_for_the_tensors_level(made: Callable[[str], Path], tmp_path: Path) -> None:

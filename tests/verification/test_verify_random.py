@@ -42,7 +42,7 @@ KEYS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", ["BF16", "Q8_0", "Q4_K_M", "Q2_K"])
+@pytest.mark.parametrize("name", TYPES)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_header_fault_shows_by_the_forward_pass_alone(tmp_path: Path, family: str, name: str) -> None:
     draft, target = make(tmp_path, family, 3)
