@@ -10,7 +10,8 @@ folder with a real tokenizer.json (else a synthetic one of the same size is made
 - quantize, whole file, and each kernel in weights per second and thread, against `ggml_quantize_chunk` where
   `--ggml` names a libggml-base
 - opening the header of a 152k-token vocabulary, against the gguf package's reader
-- `dflash-convert --help`
+- start-up: `dflash-convert --help`, and quantize of the bundled tiny draft beside importing what no command can do
+  without (numpy, gguf, typer's pydantic) and what only quantizing needs (numba)
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ TARGET_CONFIG = {
     "num_hidden_layers": 36,
     "vocab_size": 151936,
 }
+PAIR = Path(__file__).parents[1] / "tests/data/tiny-pair"
 KERNELS = (
     "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4",
 )  # fmt: skip
@@ -78,7 +80,7 @@ def main() -> None:
     bench_verify(args, gguf, draft)
     bench_kernels(args)
     bench_header(gguf)
-    bench_help(args.rounds)
+    bench_start(args)
 
 
 def _arguments() -> argparse.Namespace:
@@ -303,9 +305,22 @@ def bench_header(gguf: Path) -> None:
     print(f"open header     {ours * 1e3:6.0f} ms; the gguf package {theirs * 1e3:.0f} ms; ratio {theirs / ours:.0f}")
 
 
-def bench_help(rounds: int) -> None:
-    measure(*tool("--help"))
-    print(f"--help          {best(rounds, lambda: measure(*tool('--help')).seconds) * 1e3:6.0f} ms")
+def bench_start(args: argparse.Namespace) -> None:
+    """What a command costs before it does anything."""
+    tiny, out = args.dir / "tiny.gguf", args.dir / "tiny-quantized.gguf"
+    measure(*tool("hf-to-gguf", PAIR / "draft", "--target", PAIR / "target", "-o", tiny, "--force", "-q"))
+    commands: dict[str, tuple[str | Path, ...]] = {
+        "--help": tool("--help"),
+        "tiny to BF16": tool("quantize", tiny, out, "BF16", "--force", "-q"),
+        "tiny to Q4_K_M": tool("quantize", tiny, out, "Q4_K_M", "--force", "-q"),
+        "imports": (sys.executable, "-c", "import numpy, gguf, pydantic.types, pydantic.fields"),
+        "and numba": (sys.executable, "-c", "import numpy, gguf, pydantic.types, pydantic.fields, numba.np.npyimpl"),
+    }
+    for command in commands.values():
+        measure(*command)  # once, so that all is compiled and in the system's cache
+    for name, command in commands.items():
+        seconds = best(3 * args.rounds, lambda: measure(*command).seconds)  # noqa: B023
+        print(f"start {name:15}{seconds * 1e3:6.0f} ms")
 
 
 if __name__ == "__main__":

@@ -75,8 +75,8 @@ TYPES: Mapping[str, QuantType] = MappingProxyType(
     dict(
         [
             _row("F32", _late("floats", "encode_f32"), _late("floats", "decode_f32")),
-            _row("F16", _late("floats", "encode_f16"), _late("floats", "decode_f16"), 0),
-            _row("BF16", _late("floats", "encode_bf16"), _late("floats", "decode_bf16")),
+            _row("F16", _late("short_floats", "encode_f16"), _late("short_floats", "decode_f16"), 0),
+            _row("BF16", _late("short_floats", "encode_bf16"), _late("floats", "decode_bf16")),
             _row("Q8_0", _late("blocks32", "encode_q8_0"), _late("blocks32", "decode_q8_0"), 0),
             _row(
                 "Q4_0",

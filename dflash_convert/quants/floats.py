@@ -1,16 +1,15 @@
-"""F32, F16, BF16: a block is one weight.
+"""F32 both ways, and BF16 to float32: no kernel is needed, so nothing waits for numba. A block is one weight.
 
-In: blocks (n, 1) float32 and room for (n, bytes) uint8, or the reverse. Out: the room, filled. Promised: rounding to
-nearest, ties to even; decoding is exact. Source: ggml's fp32/fp16/bf16 conversions (ggml-impl.h).
+In: blocks (n, 1) float32 and room for (n, bytes) uint8, or the reverse. Out: the room, filled, exactly.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from dflash_convert.quants.kernel import Array, kernel
-from dflash_convert.quants.rounding import bfloat_bits, half_bits, half_value
-
+Array = np.ndarray[Any, np.dtype[Any]]
 u16, u32 = np.uint16, np.uint32
 
 
@@ -24,39 +23,6 @@ def decode_f32(raw: Array, out: Array) -> None:
     out[:] = raw.view(np.float32)
 
 
-def encode_f16(blocks: Array, out: Array) -> None:
-    """(n, 1) float32 → (n, 2). What rounds beyond 65504 becomes Inf."""
-    _to_half(blocks.reshape(-1), out.reshape(-1).view(u16))
-
-
-def decode_f16(raw: Array, out: Array) -> None:
-    """(n, 2) → (n, 1) float32."""
-    _from_half(raw.reshape(-1).view(u16), out.reshape(-1))
-
-
-def encode_bf16(blocks: Array, out: Array) -> None:
-    """(n, 1) float32 → (n, 2)."""
-    _to_bfloat(blocks.reshape(-1), out.reshape(-1).view(u16))
-
-
 def decode_bf16(raw: Array, out: Array) -> None:
     """(n, 2) → (n, 1) float32."""
     np.left_shift(raw.view(u16), 16, out=out.view(u32), dtype=u32)
-
-
-@kernel
-def _to_half(x: Array, out: Array) -> None:
-    for i in range(x.shape[0]):
-        out[i] = half_bits(x[i])
-
-
-@kernel
-def _from_half(h: Array, out: Array) -> None:
-    for i in range(h.shape[0]):
-        out[i] = half_value(u32(h[i]))
-
-
-@kernel
-def _to_bfloat(x: Array, out: Array) -> None:
-    for i in range(x.shape[0]):
-        out[i] = bfloat_bits(x[i])
